@@ -1,0 +1,3 @@
+"""Completed digits: the lower half from the upper half."""
+from pathlib import Path
+def run(output: Path, seeds: int, device: str, jobs: int) -> None: ...

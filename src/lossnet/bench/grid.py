@@ -1,0 +1,180 @@
+"""Runs a grid of cells over seeds, several at a time, and keeps what is finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from lossnet.build import default_loss
+from lossnet.run import Run, train
+from lossnet.settings import Settings, default_recipe, read_recipe
+
+__all__ = ["Cell", "markdown", "run_grid", "show", "summarise"]
+
+#: columns of a table: metric, heading
+COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("f1_expected", "F1 expected"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table: a data set, a method, and what differs from its recipe."""
+
+    title: str
+    data: str
+    method: str
+    loss: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+    published: str = ""
+
+    def settings(self) -> Settings:
+        """The data set's recipe with this cell's changes."""
+        loss = self.loss or default_loss(self.method)
+        path = default_recipe(self.data, self.method, loss)
+        return Settings(**{**({} if path is None else read_recipe(path)), **self.changes})
+
+
+def run_grid(
+    cells: Sequence[Cell],
+    seeds: int,
+    output: Path,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    jobs: int = 1,
+    keep_models: bool = False,
+) -> list[dict[str, Any]]:
+    """All results, in ``output/results.jsonl`` too; those already there with the same settings are kept."""
+    output.mkdir(parents=True, exist_ok=True)
+    store = output / "results.jsonl"
+    results = _finished(store)
+    done = {_key(result) for result in results}
+    tasks = []
+    for seed in range(seeds):
+        for cell in cells:
+            folder = output / f"{cell.data}-{_slug(cell.title)}-{seed}" if keep_models else None
+            run = Run(
+                cell.data,
+                cell.method,
+                cell.loss or default_loss(cell.method),
+                cell.settings(),
+                seed=seed,
+                output=folder,
+                data_dir=data_dir,
+                device=device,
+                progress=False,
+            )
+            if (cell.title, cell.data, seed, _fingerprint(run.settings)) not in done:
+                tasks.append((cell.title, run))
+    threads = max(1, torch.get_num_threads() // jobs)
+    context = multiprocessing.get_context("spawn")
+    console = Console(stderr=True)
+    with (
+        Progress(console=console) as progress,
+        ProcessPoolExecutor(jobs, mp_context=context) as pool,
+    ):
+        bar = progress.add_task("runs", total=len(tasks))
+        futures = [pool.submit(_work, title, run, threads) for title, run in tasks]
+        try:
+            for future in as_completed(futures):
+                result = future.result()
+                results.append(result)
+                with store.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+                metrics = result["metrics"]["test"]
+                progress.advance(bar)
+                progress.console.print(
+                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test F1 "
+                    f"{100 * metrics['f1']:.2f} in {result['seconds']:.0f} s",
+                    highlight=False,
+                )
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    wanted = {(cell.title, cell.data) for cell in cells}
+    return [r for r in results if (r["title"], r["dataset"]) in wanted and r["seed"] < seeds]
+
+
+def _work(title: str, run: Run, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    return {"title": title, **train(run)}
+
+
+def _finished(store: Path) -> list[dict[str, Any]]:
+    if not store.exists():
+        return []
+    return [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _key(result: dict[str, Any]) -> tuple[str, str, int, str]:
+    fingerprint = json.dumps(result["settings"], sort_keys=True)
+    return result["title"], result["dataset"], result["seed"], fingerprint
+
+
+def _fingerprint(settings: Settings) -> str:
+    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
+
+
+def _slug(title: str) -> str:
+    kept = [c if c.isalnum() else "-" for c in title.lower()]
+    return "-".join(part for part in "".join(kept).split("-") if part)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def summarise(
+    cells: Sequence[Cell], results: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]] = COLUMNS
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: mean ± standard deviation over seeds, in points, on test data."""
+    heading = ["data", "method", *(name for _, name in columns), "seconds", "seeds", "published"]
+    rows = []
+    for cell in cells:
+        mine = [r for r in results if (r["title"], r["dataset"]) == (cell.title, cell.data)]
+        if not mine:
+            continue
+        values = [
+            _spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns
+        ]
+        seconds = f"{statistics.mean(r['seconds'] for r in mine):.0f}"
+        seeds = ", ".join(str(r["seed"]) for r in sorted(mine, key=lambda r: int(r["seed"])))
+        rows.append([cell.data, cell.title, *values, seconds, seeds, cell.published])
+    return heading, rows
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.2f} (one seed)"
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = [heading, ["---"] * len(heading), *rows]
+    text = ["| " + " | ".join(line) + " |" for line in lines]
+    text[1] = "|" + "---|" * len(heading)
+    return "\n".join(text)
+
+
+def show(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The same table on the terminal."""
+    table = Table(*heading, title=title)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

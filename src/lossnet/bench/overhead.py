@@ -1,0 +1,3 @@
+"""x"""
+from pathlib import Path
+def run(output: Path, data_dir: Path | None) -> None: ...

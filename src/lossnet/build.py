@@ -1,0 +1,156 @@
+"""From names and settings to a method: the one place where names are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lossnet import losses
+from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.inference import GradientInference
+from lossnet.losses import Asymmetric, EnergyLoss, Margin, Regression, TaskLoss
+from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, InfNet, Method, NCEEnergy, SEALStatic
+from lossnet.nets import MLP
+from lossnet.settings import Settings
+from lossnet.spaces import MultiLabel
+
+__all__ = ["METHODS", "MethodEntry", "build", "check_names", "default_loss"]
+
+ENERGY_LOSSES: dict[str, Callable[[Settings], EnergyLoss]] = {
+    "margin": lambda s: losses.Margin(),
+    "perceptron": lambda s: losses.Perceptron(),
+    "regression": lambda s: losses.Regression(),
+    "regression-s": lambda s: losses.RegressionS(samples=s.samples, std=s.perturb_std),
+    "nce": lambda s: losses.NCE(s.samples),
+    "ranking": lambda s: losses.Ranking(s.samples),
+    "cd": lambda s: losses.CD(s.samples),
+}
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method's losses, the default first, and a line that says what it does."""
+
+    losses: tuple[str, ...]
+    summary: str
+
+
+METHODS = {
+    "cross-entropy": MethodEntry(
+        ("none", "soft-f1", "asymmetric"), "a task net alone; soft-f1 adds a score term"
+    ),
+    "spen": MethodEntry(("margin",), "an energy alone, trained on cost-augmented inference"),
+    "dvn": MethodEntry(("regression",), "an energy alone that learns the score itself"),
+    "nce-energy": MethodEntry(("nce", "ranking"), "an energy alone, against a frozen task net"),
+    "infnet": MethodEntry(
+        ("margin", "perceptron"), "a cost-augmented net against the energy, then fine-tuned"
+    ),
+    "seal-static": MethodEntry(
+        ("nce", "margin", "regression"), "an energy trained first, frozen, then used as a loss"
+    ),
+    "seal": MethodEntry(
+        ("nce", "margin", "regression", "regression-s", "ranking", "cd"),
+        "energy and task net trained in turn",
+    ),
+}
+
+
+def default_loss(method: str) -> str:
+    """The loss that a method uses unless told.
+
+    >>> default_loss("seal")
+    'nce'
+    """
+    return METHODS[method].losses[0]
+
+
+def check_names(method: str, loss: str) -> None:
+    """Refuses methods and losses that do not exist or do not go together."""
+    if method not in METHODS:
+        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    if loss not in METHODS[method].losses:
+        known = ", ".join(METHODS[method].losses)
+        raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")
+
+
+def build(method: str, loss: str, settings: Settings, inputs: int, labels: int) -> Method:
+    """A method for feature vectors and label sets.
+
+    >>> type(build("seal", "nce", Settings(), inputs=4, labels=3)).__name__
+    'SEAL'
+    """
+    check_names(method, loss)
+    return _Builder(loss, settings, inputs, labels).build(method)
+
+
+class _Builder:
+    def __init__(self, loss: str, settings: Settings, inputs: int, labels: int) -> None:
+        self.loss, self.settings, self.inputs, self.labels = loss, settings, inputs, labels
+        self.space = MultiLabel(labels)
+
+    def build(self, method: str) -> Method:
+        s = self.settings
+        steps: dict[str, Any] = {"energy_steps": s.energy_steps, "task_steps": s.task_steps}
+        if method == "cross-entropy":
+            return CrossEntropy(self.space, self.task_net(), self.task_loss())
+        if method == "infnet":
+            loss = ENERGY_LOSSES[self.loss](s)
+            assert isinstance(loss, Margin)
+            return InfNet(
+                self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps
+            )
+        if method == "seal":
+            loss = ENERGY_LOSSES[self.loss](s)
+            return SEAL(self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps)
+        if method == "seal-static":
+            teacher = {"margin": "spen", "regression": "dvn", "nce": "nce-energy"}[self.loss]
+            return SEALStatic(
+                self.space,
+                self.task_net(),
+                self.energy_method(teacher),
+                self.task_loss(),
+                s.task_steps,
+            )
+        return self.energy_method(method)
+
+    def energy_method(self, method: str) -> SPEN | DVN | NCEEnergy:
+        loss = ENERGY_LOSSES[self.loss](self.settings)
+        if method == "spen":
+            assert isinstance(loss, Margin)
+            return SPEN(self.space, self.energy(), loss, self.inference())
+        if method == "dvn":
+            assert isinstance(loss, Regression)
+            return DVN(self.space, self.energy(), loss, self.inference())
+        return NCEEnergy(self.space, self.energy(), self.task_net(), loss, self.inference())
+
+    def task_net(self) -> MLP:
+        s = self.settings
+        return MLP(self.inputs, s.task_hidden, s.task_layers, self.labels, s.task_dropout)
+
+    def energy(self) -> Sum:
+        s = self.settings
+        encoder = MLP(self.inputs, s.energy_hidden, s.energy_layers, dropout=s.energy_dropout)
+        features = encoder.width if s.conditioned else None
+        interaction = LabelInteraction(self.labels, s.global_hidden, features)
+        return Sum(encoder, Local(encoder.width, self.labels), interaction)
+
+    def task_loss(self) -> TaskLoss:
+        s = self.settings
+        score = s.score_weight
+        if self.loss == "soft-f1" and not score:
+            # Cross-entropy sums over labels, so the weight of one score grows with their number.
+            score = 0.3 * self.labels
+        fixed = Asymmetric() if self.loss == "asymmetric" else losses.cross_entropy
+        return TaskLoss(energy=s.energy_weight, ce=s.ce_weight, score=score, fixed=fixed)
+
+    def inference(self) -> GradientInference:
+        s = self.settings
+        return GradientInference(
+            steps=s.inference_steps,
+            lr=s.inference_lr,
+            update=s.inference_update,
+            optimizer=s.inference_optimizer,
+            start=s.inference_start,
+            candidates=s.inference_candidates,
+        )

@@ -1,0 +1,314 @@
+"""The command line ``lossnet``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import docstring_parser
+import numpy as np
+import torch
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from rich.console import Console
+from rich.table import Table
+
+import lossnet
+from lossnet import bench, data
+from lossnet.build import METHODS, default_loss
+from lossnet.decoding import Decoder, ExpectedF1, Threshold
+from lossnet.model import ModelError, load
+from lossnet.run import Run, decoded_metrics, train, write_json
+from lossnet.settings import Settings, default_recipe, find_recipe, read_recipe
+from lossnet.training import CheckpointError, Interrupted, NonFiniteLoss
+
+__all__ = ["main"]
+
+TRAIN_EXAMPLES = """examples:
+  lossnet train digits-completion
+  lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
+  lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
+  lossnet train mine.csv --labels 'label_*' --output runs/mine
+  lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+"""
+
+DECODERS = ("tuned", "0.5", "expected-f1")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        parser, train_parser = _parsers()
+        options = parser.parse_args(given)
+        if options.subcommand == "train":
+            _set_recipe(train_parser, options.train)
+            options = parser.parse_args(given)
+        command = options.subcommand
+        _COMMANDS[command](options[command])
+        return 0
+    except Interrupted as stop:
+        return _fail(f"{stop}\ncontinue with the same command and --resume", 130)
+    except KeyboardInterrupt:
+        return _fail("stopped", 130)
+    except NonFiniteLoss as error:
+        return _fail(str(error), 3)
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
+        return _fail(str(error), 2)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"lossnet: {message}", file=sys.stderr)
+    return status
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _train(options: Namespace) -> None:
+    output: Path | None = options.output
+    if output is not None and not options.resume and (output / "result.json").exists():
+        raise ValueError(f"{output} already holds a result; choose another --output or remove it")
+    names = [field.name for field in dataclasses.fields(Settings)]
+    run = Run(
+        data=options.data,
+        method=options.method,
+        loss=options.loss,
+        settings=Settings(**{name: options[name] for name in names}),
+        seed=options.seed,
+        output=output,
+        data_dir=options.data_dir,
+        split=options.split,
+        labels=options.labels,
+        device=options.device,
+        resume=options.resume,
+        progress=not options.quiet,
+    )
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    result = train(run)
+    title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
+    _show_metrics(title, result["metrics"])
+    Console().print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
+    if output is not None:
+        Console().print(f"result, model and history are in {output}")
+
+
+def _evaluate(options: Namespace) -> None:
+    model = load(options.model)
+    source = data.read(options.data, labels=options.labels) if _is_file(options.data) else None
+    if source is None:
+        loaded = data.load(options.data, data_dir=options.data_dir, split=options.split)
+        parts = {"valid": loaded.valid, "test": loaded.test}
+        if loaded.train.label_names != model.label_names:
+            raise ValueError(f"{options.data} has other labels than the model in {options.model}")
+    else:
+        aligned = data.read_inputs(options.data, model.feature_names, model.label_names)
+        parts = {Path(options.data).name: model.preprocessor.apply(aligned)}
+    metrics = {
+        name: decoded_metrics(*model.evaluate(part, options.device), model.threshold)
+        for name, part in parts.items()
+    }
+    _show_metrics(f"{options.model} on {options.data}", metrics)
+    if options.output is not None:
+        write_json(options.output, {"model": str(options.model), "metrics": metrics})
+
+
+def _predict(options: Namespace) -> None:
+    model = load(options.model)
+    inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
+    probabilities = torch.from_numpy(model.predict_proba(inputs.x))
+    decoder: Decoder = {
+        "tuned": Threshold(model.threshold),
+        "0.5": Threshold(),
+        "expected-f1": ExpectedF1(),
+    }[options.decode]
+    chosen = decoder(probabilities)
+    stream = sys.stdout if options.output is None else open(options.output, "w", newline="")
+    try:
+        writer = csv.writer(stream)
+        writer.writerow(["row", "labels", *model.label_names])
+        for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
+            named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
+            writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+    finally:
+        if stream is not sys.stdout:
+            stream.close()
+
+
+def _data(options: Namespace) -> None:
+    if options.action == "list":
+        table = Table("name", "what")
+        for name in data.names():
+            table.add_row(name, data.describe(name)["description"])
+        Console().print(table)
+        return
+    if options.name is None:
+        raise ValueError("name a data set: lossnet data show digits-completion")
+    table = Table("property", "value", title=options.name)
+    for key, value in data.describe(options.name, options.data_dir, counts=True).items():
+        table.add_row(key, str(value))
+    Console().print(table)
+
+
+def _methods(options: Namespace) -> None:
+    table = Table("method", "losses (default first)", "what it does")
+    for name, entry in METHODS.items():
+        table.add_row(name, ", ".join(entry.losses), entry.summary)
+    Console().print(table)
+
+
+def _bench(options: Namespace) -> None:
+    bench.run(
+        options.name,
+        output=options.output,
+        seeds=options.seeds,
+        data_dir=options.data_dir,
+        device=options.device,
+        jobs=options.jobs,
+    )
+
+
+_COMMANDS: dict[str, Callable[[Namespace], None]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "data": _data,
+    "methods": _methods,
+    "bench": _bench,
+}
+
+
+# ---------------------------------------------------------------- parsers
+
+
+class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps line breaks in descriptions and examples."""
+
+
+def _parser(description: str, examples: str = "") -> ArgumentParser:
+    return ArgumentParser(description=description, epilog=examples, formatter_class=_Help)
+
+
+def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
+    """The whole command line, and its ``train`` part, whose defaults a recipe may change."""
+    parser = ArgumentParser(
+        prog="lossnet",
+        description="Train networks with a loss that is itself a network.",
+        version=lossnet.__version__,
+        formatter_class=_Help,
+    )
+    commands = parser.add_subcommands(required=True)
+
+    training = _parser("Train on a data set and leave result, model and history.", TRAIN_EXAMPLES)
+    training.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
+    training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
+    training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
+    training.add_argument("--seed", type=int, default=0, help="decides everything random")
+    training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
+    training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
+    _add_data_options(training)
+    training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
+    training.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch decides")
+    training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    training.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_settings(training)
+    commands.add_subcommand("train", training, help="train a model")
+
+    evaluation = _parser(
+        "Evaluate a model on a data set or a file with labels.",
+        "example:\n  lossnet evaluate runs/b0 bibtex --data-dir data",
+    )
+    evaluation.add_argument("model", type=Path, help="a run's folder or its model folder")
+    evaluation.add_argument("data", type=str, help="a registered name or a file")
+    _add_data_options(evaluation)
+    evaluation.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
+    evaluation.add_argument("--output", type=Path | None, help="JSON file for the metrics")
+    commands.add_subcommand("evaluate", evaluation, help="evaluate a model")
+
+    prediction = _parser(
+        "Predict labels: one CSV row per instance, with label names and probabilities.",
+        "example:\n  lossnet predict runs/b0 input.arff -o out.csv",
+    )
+    prediction.add_argument("model", type=Path, help="a run's folder or its model folder")
+    prediction.add_argument("input", type=str, help="a file with the model's input columns")
+    prediction.add_argument("-o", "--output", type=Path | None, help="CSV file; else printed")
+    prediction.add_argument(
+        "--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen"
+    )
+    commands.add_subcommand("predict", prediction, help="predict with a model")
+
+    datasets = _parser(
+        "List data sets, or show one.",
+        "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
+    )
+    datasets.add_argument("action", choices=["list", "show"], help="what to do")
+    datasets.add_argument("name", type=str | None, nargs="?", help="the data set to show")
+    datasets.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    commands.add_subcommand("data", datasets, help="list or show data sets")
+
+    commands.add_subcommand("methods", _parser("List methods and losses."), help="list methods")
+
+    benchmark = _parser("Run a benchmark.", "example:\n  lossnet bench digits --output runs/digits")
+    benchmark.add_argument("name", choices=list(bench.NAMES), help="which")
+    benchmark.add_argument("--output", type=Path, default=Path("runs/bench"), help="folder")
+    benchmark.add_argument("--seeds", type=int, default=3, help="how many")
+    benchmark.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    benchmark.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
+    benchmark.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    commands.add_subcommand("bench", benchmark, help="run a benchmark")
+    return parser, training
+
+
+def _add_data_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    parser.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
+    parser.add_argument(
+        "--labels", type=str | None, nargs="+", help="label columns or patterns, for CSV and such"
+    )
+
+
+def _add_settings(parser: ArgumentParser) -> None:
+    """A flag for each setting, with its type, default and help from `Settings`."""
+    parsed = docstring_parser.parse(Settings.__doc__ or "")
+    texts = {entry.arg_name: entry.description for entry in parsed.params}
+    types = get_type_hints(Settings)
+    group = parser.add_argument_group("settings (a recipe changes the defaults)")
+    for field in dataclasses.fields(Settings):
+        flag = "--" + field.name.replace("_", "-")
+        group.add_argument(
+            flag, type=types[field.name], default=field.default, help=texts[field.name]
+        )
+
+
+def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
+    """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
+    if options.recipe is not None:
+        path: Path | None = find_recipe(options.recipe)
+    else:
+        loss = options.loss or default_loss(options.method)
+        path = default_recipe(options.data, options.method, loss)
+    if path is not None:
+        recipe: dict[str, Any] = read_recipe(path)
+        parser.set_defaults(recipe)
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).is_file()
+
+
+def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+    table = Table("", *metrics, title=title)
+    for name in next(iter(metrics.values())):
+        table.add_row(name, *(f"{part[name]:.4f}" for part in metrics.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""Multi-label data in memory: sparse until a batch is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from lossnet.data.errors import DataError
+from lossnet.spaces import Batch
+
+__all__ = ["BatchSource", "MovedData", "MultiLabelData", "ResidentData"]
+
+#: Dense tensors up to this size may live on a device for the whole run.
+RESIDENT_LIMIT_BYTES = 4 << 30
+
+
+class BatchSource(Protocol):
+    """Whatever the training loop draws batches from."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The rows ``indices`` as dense tensors."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class MultiLabelData:
+    """Inputs ``x`` ``(n, d)``, labels ``y`` ``(n, L)`` of 0 and 1, and the names of their columns.
+
+    ``x`` is a float32 array or CSR matrix where NaN means *missing*; ``y`` is a uint8 CSR matrix.
+    Build one from anything array-like with `from_arrays`.
+
+    >>> data = MultiLabelData.from_arrays([[0.5, 1.0], [2.0, 0.0]], [[1, 0, 1], [0, 0, 1]])
+    >>> len(data), data.inputs, data.labels
+    (2, 2, 3)
+    >>> data.batch(np.array([1]))
+    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None)
+    """
+
+    x: Any
+    y: Any
+    feature_names: tuple[str, ...]
+    label_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", _inputs(self.x))
+        object.__setattr__(self, "y", _labels(self.y))
+        object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        object.__setattr__(self, "label_names", tuple(self.label_names))
+        if self.x.shape[0] != self.y.shape[0]:
+            what = f"x has {self.x.shape[0]} rows but y has {self.y.shape[0]}"
+            raise DataError(f"{what}; give one row of y per row of x")
+        _check_names("feature", self.feature_names, self.inputs)
+        _check_names("label", self.label_names, self.labels)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        feature_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> MultiLabelData:
+        """Data from lists, NumPy arrays, SciPy sparse matrices or pandas data frames.
+
+        Names default to a data frame's columns, else to ``feature_0`` … and ``label_0`` ….
+        """
+        if feature_names is None:
+            feature_names = _column_names(x)
+        if label_names is None:
+            label_names = _column_names(y)
+        x, y = _inputs(x), _labels(y)
+        if feature_names is None:
+            feature_names = [f"feature_{i}" for i in range(x.shape[1])]
+        if label_names is None:
+            label_names = [f"label_{i}" for i in range(y.shape[1])]
+        return cls(x, y, tuple(feature_names), tuple(label_names))
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def inputs(self) -> int:
+        """The number of input columns, ``d``."""
+        return int(self.x.shape[1])
+
+    @property
+    def labels(self) -> int:
+        """The number of labels, ``L``."""
+        return int(self.y.shape[1])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether ``x`` is kept as a CSR matrix."""
+        return bool(sparse.issparse(self.x))
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether ``x`` has missing values, which a `Preprocessor` would fill in."""
+        return bool(np.isnan(self.x.data if self.is_sparse else self.x).any())
+
+    def take(self, indices: Any) -> MultiLabelData:
+        """The rows ``indices``, in that order."""
+        rows = self._rows(indices)
+        return MultiLabelData(self.x[rows], self.y[rows], self.feature_names, self.label_names)
+
+    def batch(self, indices: NDArray[np.integer[Any]] | Tensor) -> Batch:
+        """The rows ``indices`` as dense float32 tensors ``x`` ``(b, d)`` and ``y`` ``(b, L)``."""
+        rows = self._rows(indices)
+        if self.is_sparse:
+            x = torch.from_numpy(_dense_rows(self.x, rows))
+        else:
+            x = self._x_tensor.index_select(0, torch.from_numpy(rows))
+        return Batch(x, torch.from_numpy(_dense_rows(self.y, rows)))
+
+    def resident(
+        self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES
+    ) -> ResidentData | MovedData:
+        """The same rows with their tensors on ``device``, where indices then also live.
+
+        Data that would take more than ``limit_bytes`` when dense stays where it is, and each batch
+        is moved instead.
+
+        >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+        >>> data.resident("cpu").batch(torch.tensor([1])).x
+        tensor([[2.]])
+        >>> type(data.resident("cpu", limit_bytes=1)).__name__
+        'MovedData'
+        """
+        device = torch.device(device)
+        if 4 * len(self) * (self.inputs + self.labels) > limit_bytes:
+            return MovedData(self, device)
+        x = torch.from_numpy(self.x.toarray()) if self.is_sparse else self._x_tensor
+        y = torch.from_numpy(self.y.toarray()).to(torch.float32)
+        return ResidentData(x.to(device), y.to(device))
+
+    @cached_property
+    def _x_tensor(self) -> Tensor:
+        return torch.from_numpy(self.x)
+
+    def _rows(self, indices: Any) -> NDArray[np.int64]:
+        if isinstance(indices, Tensor):
+            indices = indices.detach().cpu().numpy()
+        rows = np.asarray(indices)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise TypeError(f"row indices must be a list of whole numbers, got {indices!r}")
+        rows = rows.astype(np.int64, copy=not rows.flags.writeable)
+        # A negative number would silently pick the wrong slice of the CSR arrays.
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"row indices must be from 0 to {len(self) - 1}")
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class ResidentData:
+    """Dense tensors that live on a device; made by `MultiLabelData.resident`.
+
+    >>> ResidentData(torch.eye(2), torch.ones(2, 1)).batch(torch.tensor([0])).x
+    tensor([[1., 0.]])
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The rows ``indices``, gathered on the device."""
+        return Batch(self.x.index_select(0, indices), self.y.index_select(0, indices))
+
+
+@dataclass(frozen=True, eq=False)
+class MovedData:
+    """Data too large for a device: each batch is assembled here and moved there.
+
+    >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+    >>> MovedData(data, torch.device("cpu")).batch(torch.tensor([1])).y
+    tensor([[0.]])
+    """
+
+    data: MultiLabelData
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The rows ``indices``, on the device."""
+        return self.data.batch(indices).to(self.device)
+
+
+def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some rows of a CSR matrix as a dense array; SciPy's own slicing is several times slower."""
+    starts = matrix.indptr[rows]
+    counts = matrix.indptr[rows + 1] - starts
+    ends = np.cumsum(counts)
+    # Position in the CSR arrays: each row's start, plus how far we are into that row.
+    where = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    width = matrix.shape[1]
+    dense = np.zeros(len(rows) * width, dtype=np.float32)
+    # One flat index is cheaper than a pair of indices.
+    flat = np.repeat(np.arange(len(rows)) * width, counts) + matrix.indices[where]
+    dense[flat] = matrix.data[where]
+    return dense.reshape(len(rows), width)
+
+
+def _column_names(table: Any) -> list[str] | None:
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def _inputs(x: Any) -> Any:
+    x = _matrix(x, "x")
+    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite: reported below
+        if sparse.issparse(x):
+            x = _canonical(sparse.csr_array(x, dtype=np.float32, copy=not _is_canonical(x)))
+            values = x.data
+        else:
+            x = np.ascontiguousarray(x, dtype=np.float32)
+            x = values = x if x.flags.writeable else x.copy()  # torch shares writable arrays only
+    if np.isinf(values).any():
+        raise DataError("x has an infinite value; inputs must be finite, or NaN where missing")
+    return x
+
+
+def _labels(y: Any) -> Any:
+    y = _matrix(y, "y")
+    if sparse.issparse(y):
+        y = sparse.csr_array(y, copy=not _is_canonical(y))
+        y.sum_duplicates()
+        values = y.data
+    else:
+        values = y
+    if not np.isin(values, (0, 1)).all():
+        raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
+    return _canonical(sparse.csr_array(y, dtype=np.uint8))
+
+
+def _matrix(values: Any, name: str) -> Any:
+    """Anything matrix-like as a numeric 2-D ndarray or sparse matrix."""
+    if not sparse.issparse(values):
+        try:
+            if hasattr(values, "columns"):
+                values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            values = np.asarray(values)
+            if values.dtype.kind not in "biuf":
+                values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{name} is not a matrix of numbers ({error})") from error
+    if values.ndim != 2:
+        raise DataError(f"{name} has {values.ndim} dimension(s); it needs two: rows and columns")
+    return values
+
+
+def _is_canonical(matrix: Any) -> bool:
+    return isinstance(matrix, sparse.csr_array) and bool(matrix.has_canonical_format)
+
+
+def _canonical(matrix: Any) -> Any:
+    """CSR with sorted columns, none twice and no stored zeros; changes its argument."""
+    matrix.sum_duplicates()
+    if not matrix.data.all():
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    return matrix
+
+
+def _check_names(kind: str, names: tuple[str, ...], columns: int) -> None:
+    if len(names) != columns:
+        raise DataError(
+            f"{len(names)} {kind} names for {columns} columns; give one name per column"
+        )
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise DataError(f"the {kind} name {twice!r} is given twice; names must differ")

@@ -1,0 +1,122 @@
+"""Filling in missing inputs and standardising them, as learned from the training rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lossnet.data.dataset import MultiLabelData
+from lossnet.data.errors import DataError
+
+__all__ = ["Preprocessor"]
+
+
+@dataclass(frozen=True, eq=False)
+class Preprocessor:
+    """What to do to inputs before a network sees them; fitted on training rows, kept with a model.
+
+    A missing value becomes its column's training mean, which for a 0/1 column is a frequency.  With
+    standardisation, columns other than 0/1 ones are shifted to mean 0 and scaled to variance 1.
+
+    >>> train = MultiLabelData.from_arrays([[1.0, 0], [3.0, 1], [np.nan, 1]], [[1], [0], [1]])
+    >>> Preprocessor.fit(train, standardise=False).apply(train).x[2]
+    array([2., 1.], dtype=float32)
+    """
+
+    impute: NDArray[np.float64]
+    mean: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64] | None = None
+
+    @classmethod
+    def fit(cls, train: MultiLabelData, standardise: bool) -> Preprocessor:
+        """Learn from the training rows."""
+        impute = _means(train)
+        if not standardise:
+            return cls(impute)
+        x = _filled_dense(train, impute)
+        continuous = ~_binary_columns(x, train)
+        mean = np.where(continuous, x.mean(axis=0) if len(x) else 0.0, 0.0)
+        scale = np.ones(train.inputs)
+        # Compare the extremes: the deviation of a constant column need not come out as zero.
+        varies = continuous & (x.max(axis=0, initial=-np.inf) > x.min(axis=0, initial=np.inf))
+        scale[varies] = x[:, varies].std(axis=0)
+        scale[scale < np.finfo(np.float32).tiny] = 1.0
+        return cls(impute, mean, scale)
+
+    @property
+    def standardises(self) -> bool:
+        """Whether columns are shifted and scaled."""
+        return self.mean is not None
+
+    def apply(self, data: MultiLabelData) -> MultiLabelData:
+        """The same rows, ready for a network; sparse inputs stay sparse unless standardised."""
+        if data.inputs != len(self.impute):
+            what = f"{data.inputs} input columns, but training had {len(self.impute)}"
+            raise DataError(f"{what}; give the columns of training")
+        if self.mean is not None and self.scale is not None:
+            x: Any = (_filled_dense(data, self.impute) - self.mean) / self.scale
+        elif data.has_missing:
+            x = _filled(data, self.impute)
+        else:
+            return data
+        return MultiLabelData(x, data.y, data.feature_names, data.label_names)
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Arrays to keep in a file; `from_state` turns them back."""
+        parts = {"impute": self.impute, "mean": self.mean, "scale": self.scale}
+        return {name: values for name, values in parts.items() if values is not None}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
+        """The preprocessor whose `state` this is.
+
+        >>> fitted = Preprocessor(np.array([0.5, 2.0]))
+        >>> Preprocessor.from_state(fitted.state()).impute
+        array([0.5, 2. ])
+        """
+        arrays = {name: np.asarray(values, dtype=np.float64) for name, values in state.items()}
+        if "impute" not in arrays or ("mean" in arrays) != ("scale" in arrays):
+            raise DataError(f"not the state of a preprocessor: it has {sorted(arrays)}")
+        if any(values.shape != arrays["impute"].shape for values in arrays.values()):
+            raise DataError("not the state of a preprocessor: its arrays differ in shape")
+        return cls(arrays["impute"], arrays.get("mean"), arrays.get("scale"))
+
+
+def _means(data: MultiLabelData) -> NDArray[np.float64]:
+    """Column means over the values that are there; 0 for a column without any."""
+    if data.is_sparse:
+        missing = np.isnan(data.x.data)
+        known = np.where(missing, 0.0, data.x.data.astype(np.float64))
+        sums = np.bincount(data.x.indices, weights=known, minlength=data.inputs)
+        absent = np.bincount(data.x.indices[missing], minlength=data.inputs)
+    else:
+        lost = np.isnan(data.x)
+        sums = np.where(lost, 0.0, data.x).sum(axis=0, dtype=np.float64)
+        absent = lost.sum(axis=0)
+    return np.asarray(sums / np.maximum(len(data) - absent, 1), dtype=np.float64)
+
+
+def _filled(data: MultiLabelData, impute: NDArray[np.float64]) -> Any:
+    if not data.is_sparse:
+        return np.where(np.isnan(data.x), impute, data.x)
+    values = np.where(np.isnan(data.x.data), impute[data.x.indices], data.x.data)
+    return sparse.csr_array((values, data.x.indices, data.x.indptr), shape=data.x.shape)
+
+
+def _filled_dense(data: MultiLabelData, impute: NDArray[np.float64]) -> NDArray[np.float64]:
+    x = _filled(data, impute)
+    return np.asarray(x.toarray() if data.is_sparse else x, dtype=np.float64)
+
+
+def _binary_columns(filled: NDArray[np.float64], data: MultiLabelData) -> NDArray[np.bool_]:
+    """Columns whose present values are all 0 or 1."""
+    other = (filled != 0) & (filled != 1)
+    if data.has_missing:
+        x = data.x.toarray() if data.is_sparse else data.x
+        other &= ~np.isnan(x)
+    return np.asarray(~other.any(axis=0), dtype=np.bool_)

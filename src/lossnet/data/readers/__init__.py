@@ -1,0 +1,152 @@
+"""Readers, one file per format; `read` chooses among them.
+
+==================  =======================================  ======================
+file                what                                     reader
+==================  =======================================  ======================
+``.arff``           Mulan or MEKA, dense or sparse           `read_arff`
+``.arff``           with a ``hierarchical`` class (CLUS)     `read_clus`
+``.csv .tsv``       a table with named columns               `read_csv`
+``.parquet``        the same, typed                          `read_parquet`
+``.txt``            extreme classification, with a header    `read_xc`
+``.svm .libsvm``    the same without (LIBSVM)                `read_libsvm`
+``.npz``            arrays ``x`` and ``y``                   `read_npz`
+==================  =======================================  ======================
+
+Every bad file is one `lossnet.data.DataError` that says which line is wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from lossnet.data.dataset import MultiLabelData
+from lossnet.data.errors import DataError
+from lossnet.data.readers.arff import read_arff
+from lossnet.data.readers.arff_syntax import parse_header
+from lossnet.data.readers.arrays import read_npz
+from lossnet.data.readers.clus import is_hierarchical, read_clus
+from lossnet.data.readers.libsvm import read_libsvm
+from lossnet.data.readers.table import read_csv, read_parquet
+from lossnet.data.readers.text import Like, build, read_lines
+from lossnet.data.readers.xc import is_header, read_xc
+
+__all__ = [
+    "read",
+    "read_arff",
+    "read_clus",
+    "read_csv",
+    "read_inputs",
+    "read_libsvm",
+    "read_npz",
+    "read_parquet",
+    "read_xc",
+]
+
+Reader = Callable[..., MultiLabelData]
+
+_BY_SUFFIX: dict[str, Reader] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".tab": read_csv,
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".npz": read_npz,
+}
+
+
+def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> MultiLabelData:
+    """Read a file by the reader for its name and content; ``options`` are that reader's.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "tags.txt")
+    ...     _ = path.write_text("1 3 2\\n0,1 0:0.5 2:1\\n")
+    ...     read(path).y.toarray().tolist()
+    [[1, 1]]
+    """
+    reader = _choose(path, options.get("encoding", "utf-8"))
+    accepted = inspect.signature(reader).parameters
+    if labels is not None:
+        if "labels" not in accepted:
+            what = f"{reader.__name__} takes the labels from the file itself; leave labels= out"
+            raise DataError(what, path)
+        options["labels"] = labels
+    for name in options:
+        if name not in accepted:
+            raise TypeError(f"{reader.__name__} has no option {name!r}")
+    return reader(path, **options)
+
+
+def read_inputs(
+    path: str | PathLike[str],
+    feature_names: Sequence[str],
+    label_names: Sequence[str],
+    **options: Any,
+) -> MultiLabelData:
+    """Read a file to predict on: the columns a model was trained on, by name and in that order.
+
+    Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing or
+    an unknown input column is an error.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "new.csv")
+    ...     _ = path.write_text("width,length\\n3,90\\n")
+    ...     data = read_inputs(path, ["length", "width"], ["is_fun"])
+    >>> data.x.tolist(), data.y.toarray().tolist()
+    ([[90.0, 3.0]], [[0]])
+    """
+    like = Like(tuple(feature_names), tuple(label_names))
+    return _align(path, read(path, like=like, **options), like)
+
+
+def _choose(path: str | PathLike[str], encoding: str) -> Reader:
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    if suffix == ".arff":
+        header = parse_header(path, encoding, number_repeats=True)
+        return read_clus if is_hierarchical(header) else read_arff
+    if suffix in (".txt", ".svm", ".libsvm"):
+        return read_xc if is_header(read_lines(path, encoding)[0]) else read_libsvm
+    if not path.exists():
+        raise DataError("no such file; check the path", fspath(path))
+    known = ", ".join([".arff", ".txt", ".svm", ".libsvm", *_BY_SUFFIX])
+    what = f"its format is not known by the extension {suffix!r}; use one of {known}"
+    raise DataError(what, fspath(path))
+
+
+def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> MultiLabelData:
+    columns = {name: column for column, name in enumerate(data.feature_names)}
+    _complain(path, "lacks", [name for name in like.feature_names if name not in columns])
+    unknown = [name for name in data.feature_names if name not in like.features]
+    _complain(path, "has unknown", unknown)
+    x = data.x[:, [columns[name] for name in like.feature_names]]
+    targets = {name: column for column, name in enumerate(like.label_names)}
+    cells = data.y.tocoo()
+    used = {data.label_names[column] for column in np.unique(cells.col)}
+    strange = sorted(used - set(targets))
+    if strange:
+        raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
+    place = np.array([targets.get(name, -1) for name in data.label_names], dtype=np.int64)
+    y = sparse.csr_array(
+        (cells.data, (cells.row, place[cells.col])), shape=(len(data), len(like.label_names))
+    )
+    return build(path, x, y, like.feature_names, like.label_names)
+
+
+def _complain(path: str | PathLike[str], verb: str, names: list[str]) -> None:
+    if names:
+        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+        what = f"{verb} {len(names)} of the model's input columns" if verb == "lacks" else verb
+        noun = "" if verb == "lacks" else f" {len(names)} input columns"
+        advice = "the columns must be those of training"
+        raise DataError(f"{what}{noun} ({shown}); {advice}", fspath(path), 1)

@@ -1,0 +1,56 @@
+"""NumPy archives with the arrays ``x`` and ``y``."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from os import PathLike, fspath
+
+import numpy as np
+
+from lossnet.data.dataset import MultiLabelData
+from lossnet.data.errors import DataError
+from lossnet.data.readers.text import Like, read_bytes
+
+__all__ = ["read_npz"]
+
+
+def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLabelData:
+    """Read an ``.npz`` archive with ``x`` ``(n, d)`` and ``y`` ``(n, L)``.
+
+    ``feature_names`` and ``label_names`` are used where the archive has them.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "small.npz")
+    ...     np.savez(path, x=np.eye(2), y=np.ones((2, 1), dtype=int))
+    ...     len(read_npz(path))
+    2
+    """
+    path = fspath(path)
+    content = read_bytes(path)
+    if not content:
+        raise DataError("the file is empty", path, 1)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"not a readable .npz archive of plain arrays ({error})", path) from None
+    if like is not None and "x" in arrays and arrays["x"].ndim == 2:
+        arrays.setdefault("y", np.zeros((len(arrays["x"]), len(like.label_names))))
+        # Arrays without names are taken to have the trained columns, in order.
+        if arrays["x"].shape[1] == len(like.feature_names):
+            arrays.setdefault("feature_names", np.array(like.feature_names))
+        if arrays["y"].ndim == 2 and arrays["y"].shape[1] == len(like.label_names):
+            arrays.setdefault("label_names", np.array(like.label_names))
+    if "x" not in arrays or "y" not in arrays:
+        raise DataError(f"has arrays {sorted(arrays)}; it must have x and y", path)
+    names = [
+        None if key not in arrays else [str(name) for name in arrays[key]]
+        for key in ("feature_names", "label_names")
+    ]
+    try:
+        return MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
+    except DataError as error:
+        raise error.at(path) from None

@@ -1,0 +1,142 @@
+"""CLUS files: ARFF with one hierarchical class attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from os import PathLike
+
+import numpy as np
+from scipy import sparse
+
+from lossnet.data.dataset import MultiLabelData
+from lossnet.data.errors import DataError
+from lossnet.data.readers.arff import Layout
+from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows
+from lossnet.data.readers.text import Like, build
+
+__all__ = ["read_clus"]
+
+ROOT = "root"
+
+
+def read_clus(
+    path: str | PathLike[str],
+    *,
+    root: bool = True,
+    drop: Collection[str] = (),
+    encoding: str = "utf-8",
+    like: Like | None = None,
+) -> MultiLabelData:
+    """Read a CLUS file, whose rows name nodes of a tree of labels joined by ``@``.
+
+    A row has the nodes it names and all their ancestors.  ``root`` adds the label ``root``, which
+    every row has, as the published counts of labels do.  Every nominal attribute is spread over one
+    column for each value, and a missing one is NaN in all of them.  Published files declare some
+    inputs twice under one name (repeated measurements); the second is called ``name (2)``.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "genes.arff")
+    ...     _ = path.write_text('''@relation genes
+    ... @attribute level numeric
+    ... @attribute class hierarchical 01,01/02,03
+    ... @data
+    ... 0.5,01/02
+    ... ?,01@03
+    ... ''')
+    ...     data = read_clus(path)
+    >>> data.label_names, data.y.toarray().tolist()
+    (('root', '01', '01/02', '03'), [[1, 1, 1, 0], [1, 1, 0, 1]])
+    """
+    header = parse_header(path, encoding, number_repeats=True)
+    attribute = _class_attribute(header)
+    layout = Layout(header, (), {*drop, attribute.name}, like, one_hot_always=True)
+    paths = _Paths(_nodes(header, attribute), None if like is None else set(like.label_names))
+    layout.converters[header.attributes.index(attribute)] = paths
+    rows = parse_rows(header, layout.converters)
+    if rows.dense is None:
+        what = "sparse rows in a hierarchical file; write all values of each row"
+        raise DataError(what, header.path, header.data_line + 1)
+    x, _ = layout.matrices(rows)
+    codes = rows.dense[:, header.attributes.index(attribute)].astype(np.int64)
+    y = sparse.csr_array(paths.indicators()[codes])
+    names = list(paths.nodes)
+    if root:
+        if ROOT in paths.nodes:
+            what = "a label is itself called 'root'; pass root=False"
+            raise DataError(what, header.path, attribute.line)
+        y = sparse.hstack([np.ones((rows.count, 1), dtype=np.uint8), y], format="csr")
+        names.insert(0, ROOT)
+    return build(header.path, x, y, layout.feature_names, names, header.data_line)
+
+
+def is_hierarchical(header: Header) -> bool:
+    """Whether a header declares a hierarchical class, so that the file is for `read_clus`."""
+    return any(attribute.kind == "hierarchical" for attribute in header.attributes)
+
+
+def _class_attribute(header: Header) -> Attribute:
+    found = [a for a in header.attributes if a.kind == "hierarchical"]
+    if len(found) != 1:
+        what = f"{len(found)} hierarchical attributes; a CLUS file has exactly one"
+        raise DataError(what, header.path, found[1].line if found else header.data_line)
+    return found[0]
+
+
+def _nodes(header: Header, attribute: Attribute) -> dict[str, int]:
+    """Column of each node, as declared; an undeclared ancestor comes before its descendants."""
+    nodes: dict[str, int] = {}
+    if len(set(attribute.values)) != len(attribute.values):
+        what = f"{attribute.name!r} declares a node twice; remove one"
+        raise DataError(what, header.path, attribute.line)
+    for name in attribute.values:
+        if not all(name.split("/")):
+            what = f"{attribute.name!r} declares a node without a name ({name!r}); correct it"
+            raise DataError(what, header.path, attribute.line)
+        for node in _with_ancestors(name):
+            nodes.setdefault(node, len(nodes))
+    return nodes
+
+
+def _with_ancestors(node: str) -> list[str]:
+    parts = node.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+class _Paths:
+    """Converter of class cells: numbers each distinct cell and keeps the nodes it stands for."""
+
+    def __init__(self, nodes: dict[str, int], trained: set[str] | None) -> None:
+        self.nodes = nodes
+        self._trained = trained
+        self._codes: dict[str, int] = {}
+        self._columns: list[list[int]] = []
+
+    def __call__(self, cell: str) -> float:
+        code = self._codes.get(cell)
+        if code is None:
+            columns = self._parse(cell)
+            code = self._codes[cell] = len(self._columns)
+            self._columns.append(columns)
+        return code
+
+    def indicators(self) -> sparse.csr_array:
+        """One row of zeros and ones for each distinct cell."""
+        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
+        columns = np.concatenate(self._columns)
+        shape = (len(self._columns), len(self.nodes))
+        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)
+
+    def _parse(self, cell: str) -> list[int]:
+        if cell == "?":
+            raise DataError("the class is missing; labels must be known, drop the row")
+        closed: set[str] = set()
+        for name in cell.strip("'\"").split("@"):
+            if name not in self.nodes:
+                raise DataError(f"unknown label {name!r}; declare it or correct the row")
+            closed.update(_with_ancestors(name))
+        unseen = sorted(closed - self._trained) if self._trained is not None else []
+        if unseen:
+            raise DataError(f"label {unseen[0]!r} did not occur in training; remove it")
+        return sorted(self.nodes[name] for name in closed)

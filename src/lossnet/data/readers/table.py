@@ -1,0 +1,289 @@
+"""Tables with named columns: CSV, TSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterable, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lossnet.data.dataset import MultiLabelData
+from lossnet.data.errors import DataError
+from lossnet.data.readers.text import (
+    LABEL_WORDS,
+    Like,
+    build,
+    is_unwritable_number,
+    number,
+    number_complaint,
+    read_text,
+    select_names,
+)
+
+__all__ = ["read_csv", "read_parquet"]
+
+
+def read_csv(
+    path: str | PathLike[str],
+    labels: str | Iterable[str] | None = None,
+    *,
+    delimiter: str | None = None,
+    categories: Collection[str] = (),
+    drop: Collection[str] = (),
+    encoding: str = "utf-8",
+    like: Like | None = None,
+) -> MultiLabelData:
+    """Read a CSV or TSV table whose first line names the columns.
+
+    ``labels`` names the label columns, or is a pattern such as ``label_*``; all other columns are
+    inputs.  A column of numbers is one input; a column of text, or one named in ``categories``, is
+    spread over one 0/1 column per value, named ``column=value``.  An empty cell is a missing value.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "films.csv")
+    ...     _ = path.write_text("length,country,is_fun,is_sad\\n90,it,1,0\\n,fr,1,1\\n")
+    ...     data = read_csv(path, labels="is_*")
+    >>> data.feature_names, data.x.tolist()
+    (('length', 'country=fr', 'country=it'), [[90.0, 0.0, 1.0], [nan, 1.0, 0.0]])
+    """
+    path = fspath(path)
+    if delimiter is None:
+        delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
+    names, rows, lines = _csv_rows(path, read_text(path, encoding), delimiter)
+    columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return _assemble(path, columns, lines, _Wanted(labels, categories, drop, like))
+
+
+def read_parquet(
+    path: str | PathLike[str],
+    labels: str | Iterable[str] | None = None,
+    *,
+    categories: Collection[str] = (),
+    drop: Collection[str] = (),
+    like: Like | None = None,
+) -> MultiLabelData:
+    """Read a Parquet table; columns as in `read_csv`, nulls are missing values.
+
+    Needs the ``[parquet]`` extra.  Errors give the row, from 1, in place of the line.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        what = "reading Parquet needs pyarrow; install lossnet[parquet]"
+        raise ImportError(what) from error
+    path = fspath(path)
+    try:
+        table = parquet.ParquetFile(path).read()
+    except FileNotFoundError:
+        raise DataError("no such file; check the path", path) from None
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"not a readable Parquet file ({reason})", path) from None
+    names = table.column_names
+    _check_columns(path, names, 1)
+    if not table.num_rows:
+        raise DataError("the table has no rows", path, 1)
+    columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
+    return _assemble(
+        path, columns, range(1, table.num_rows + 1), _Wanted(labels, categories, drop, like)
+    )
+
+
+class _Wanted:
+    """What the caller said about the columns."""
+
+    def __init__(
+        self,
+        labels: str | Iterable[str] | None,
+        categories: Collection[str],
+        drop: Collection[str],
+        like: Like | None,
+    ) -> None:
+        self.labels = labels
+        self.categories = categories
+        self.drop = drop
+        self.like = like
+
+
+def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    names: list[str] | None = None
+    line = 1
+    try:
+        for cells in reader:
+            start, line = line, reader.line_num + 1
+            if not cells:  # the csv module gives blank lines as rows without cells
+                continue
+            if names is None:
+                names = [name.strip() for name in cells]
+                _check_columns(path, names, start)
+                continue
+            if len(cells) != len(names):
+                what = f"{len(cells)} cells for {len(names)} columns"
+                raise DataError(f"{what}; the row is cut short or too long", path, start)
+            rows.append([cell.strip() for cell in cells])
+            lines.append(start)
+    except csv.Error as error:
+        raise DataError(f"not readable as CSV ({error}); close its quotes", path, line) from None
+    if names is None or not rows:
+        raise DataError("no rows follow the column names", path, max(line - 1, 1))
+    return names, rows, lines
+
+
+def _check_columns(path: str, names: list[str], line: int) -> None:
+    for name in names:
+        if not name:
+            raise DataError("a column without a name; name all columns", path, line)
+        if names.count(name) > 1:
+            raise DataError(f"column {name!r} is there twice; rename one", path, line)
+
+
+def _arrow_column(path: str, name: str, column: Any) -> Sequence[Any]:
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_boolean(kind):
+        return [None if value is None else float(value) for value in column.to_pylist()]
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return [None if v is None or v != v else float(v) for v in column.to_pylist()]
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind):
+        return list(column.to_pylist())
+    what = f"column {name!r} is of type {kind}; inputs are numbers or text, drop or convert it"
+    raise DataError(what, path, 1)
+
+
+def _assemble(
+    path: str, columns: dict[str, Sequence[Any]], lines: Sequence[int], wanted: _Wanted
+) -> MultiLabelData:
+    names = list(columns)
+    label_names = _label_columns(path, names, wanted)
+    for name in (*wanted.drop, *wanted.categories):
+        if name not in columns:
+            raise DataError(f"there is no column {name!r}; check its name", path, 1)
+    apart = {*label_names, *wanted.drop}
+    blocks: list[NDArray[np.float32]] = []
+    feature_names: list[str] = []
+    for name in names:
+        if name in apart:
+            continue
+        seen = None if wanted.like is None else wanted.like.values(name)
+        column = _Column(path, name, columns[name], lines)
+        if seen is not None or name in wanted.categories or column.is_text():
+            values, block = column.one_hot(seen)
+            feature_names += [f"{name}={value}" for value in values]
+        else:
+            block = column.numbers()
+            feature_names.append(name)
+        blocks.append(block)
+    empty = np.empty((len(lines), 0), dtype=np.float32)
+    x = np.concatenate([empty, *blocks], axis=1)
+    y = np.zeros((len(lines), len(label_names)), dtype=np.uint8)
+    for position, name in enumerate(label_names):
+        y[:, position] = _Column(path, name, columns[name], lines).label()
+    return build(path, x, sparse.csr_array(y), feature_names, label_names, 1)
+
+
+def _label_columns(path: str, names: list[str], wanted: _Wanted) -> list[str]:
+    if wanted.like is not None:
+        trained = set(wanted.like.label_names)
+        return [name for name in names if name in trained]
+    if wanted.labels is None:
+        what = "which columns are labels is not known; pass labels= their names or a pattern"
+        raise DataError(what, path, 1)
+    try:
+        return select_names(wanted.labels, names)
+    except ValueError as error:
+        what = f"no column {str(error)!r} for labels; check the names in labels="
+        raise DataError(what, path, 1) from None
+
+
+class _Column:
+    """One column's cells: text as read, or numbers and None from a typed table."""
+
+    def __init__(self, path: str, name: str, cells: Sequence[Any], lines: Sequence[int]) -> None:
+        self._path = path
+        self._name = name
+        self._cells = cells
+        self._lines = lines
+
+    def is_text(self) -> bool:
+        """Whether it holds categories; a mix of numbers and words is an error, likely a slip."""
+        words = [i for i, cell in enumerate(self._cells) if _present(cell) and not _is_number(cell)]
+        if not words:
+            return False
+        numeric = any(_present(cell) and _is_number(cell) for cell in self._cells)
+        first = words[0]
+        odd = next((i for i in words if is_unwritable_number(str(self._cells[i]))), None)
+        if odd is not None:
+            advice = "leave the cell empty where a value is missing"
+            raise self._error(odd, number_complaint(str(self._cells[odd]), self._name, advice))
+        if numeric and not all(isinstance(self._cells[i], str) for i in words):
+            raise self._error(first, f"{self._cells[first]!r} in {self._name!r} is not finite")
+        if numeric:
+            what = f"{self._cells[first]!r} in {self._name!r} is not a number, other cells are"
+            advice = f"correct it, or pass categories=[{self._name!r}]"
+            raise self._error(first, f"{what}; {advice}")
+        return True
+
+    def numbers(self) -> NDArray[np.float32]:
+        """One column of numbers, NaN where missing."""
+        values = [number(str(cell)) if _present(cell) else np.nan for cell in self._cells]
+        return np.array(values, dtype=np.float32)[:, None]
+
+    def one_hot(self, seen: list[str] | None) -> tuple[list[str], NDArray[np.float32]]:
+        """The values and one column for each; a missing cell is NaN in all."""
+        cells = [_category(cell) if _present(cell) else None for cell in self._cells]
+        values = sorted({cell for cell in cells if cell is not None}) if seen is None else seen
+        order = {value: code for code, value in enumerate(values)}
+        for row, cell in enumerate(cells):
+            if cell is not None and cell not in order:
+                what = f"{cell!r} in {self._name!r} did not occur in training"
+                raise self._error(row, f"{what}; map it to a known value")
+        codes = np.array([-1 if cell is None else order[cell] for cell in cells])
+        hot = (codes[:, None] == np.arange(len(values))).astype(np.float32)
+        hot[codes < 0] = np.nan
+        return values, hot
+
+    def label(self) -> list[int]:
+        """Zeros and ones; a missing or other value is an error."""
+        column = []
+        for row, cell in enumerate(self._cells):
+            if not _present(cell):
+                raise self._error(row, f"label {self._name!r} is missing; labels must be 0 or 1")
+            value = LABEL_WORDS.get(str(cell).lower())
+            if value is None:
+                what = f"label {self._name!r} is {cell!r}, neither 0 nor 1; correct it"
+                raise self._error(row, what)
+            column.append(int(value))
+        return column
+
+    def _error(self, row: int, message: str) -> DataError:
+        return DataError(message, self._path, self._lines[row])
+
+
+def _present(cell: Any) -> bool:
+    return cell is not None and cell != ""
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        number(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
+def _category(cell: Any) -> str:
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)

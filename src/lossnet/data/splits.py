@@ -1,0 +1,142 @@
+"""Which rows train, which choose the model and which test it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from lossnet.data.errors import DataError
+from lossnet.data.readers.text import read_text
+
+__all__ = ["Split", "stratified_split"]
+
+_PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers, from 0, of the three parts.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "split.json")
+    ...     Split(np.array([0, 2]), np.array([1]), np.array([3])).write(path)
+    ...     Split.read(path, rows=4).train
+    array([0, 2])
+    """
+
+    train: NDArray[np.int64]
+    valid: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+    @classmethod
+    def read(cls, path: str | PathLike[str], rows: int) -> Split:
+        """Read ``{"train": […], "valid": […], "test": […]}`` for a data set of ``rows`` rows."""
+        try:
+            content = json.loads(read_text(path, "utf-8"))
+        except json.JSONDecodeError as error:
+            what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
+            raise DataError(what, path, error.lineno) from None
+        except RecursionError:
+            raise DataError("not a split: nested too deeply", path, 1) from None
+        try:
+            return cls(*_checked(content, rows))
+        except DataError as error:
+            raise error.at(path, 1) from None
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write what `read` reads."""
+        content = {part: getattr(self, part).tolist() for part in _PARTS}
+        Path(path).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _checked(content: Any, rows: int) -> list[NDArray[np.int64]]:
+    if not isinstance(content, dict):
+        raise DataError("not a split; write row numbers under train, valid and test")
+    owner: dict[int, str] = {}
+    parts = []
+    for part in _PARTS:
+        numbers = content.get(part)
+        if not isinstance(numbers, list) or not numbers:
+            raise DataError(f"{part!r} is missing or empty; list its row numbers")
+        for number in numbers:
+            if type(number) is not int:
+                raise DataError(f"{number!r} in {part!r} is not a row number; use whole numbers")
+            if not 0 <= number < rows:
+                raise DataError(f"row {number} in {part!r}; rows go from 0 to {rows - 1}")
+            if number in owner:
+                where = f"{owner[number]!r} and {part!r}" if owner[number] != part else f"{part!r}"
+                raise DataError(f"row {number} is given twice, in {where}; parts must not overlap")
+            owner[number] = part
+        parts.append(np.array(numbers, dtype=np.int64))
+    return parts
+
+
+def stratified_split(y: Any, fractions: Sequence[float] = (0.6, 0.2, 0.2), seed: int = 0) -> Split:
+    """Split rows so that each label keeps its share in each part.
+
+    Iterative stratification (Sechidis et al. 2011): the rarest label's rows are dealt out first,
+    each to the part that still lacks most of that label, then of rows, then at random.  Rows
+    without labels fill the parts up at random.
+
+    >>> y = np.array([[1, 0]] * 10 + [[0, 1]] * 20)
+    >>> split = stratified_split(y)
+    >>> len(split.train), len(split.valid), len(split.test), int(y[split.valid, 0].sum())
+    (18, 6, 6, 2)
+    """
+    y = sparse.csr_array(y, dtype=np.uint8)
+    rows = y.shape[0]
+    shares = np.asarray(fractions, dtype=np.float64)
+    if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1):
+        raise ValueError(f"fractions must be three positive numbers that sum to 1, got {fractions}")
+    if rows < 3:
+        raise DataError(f"{rows} row(s) cannot be split into train, valid and test; add rows")
+    part_of = _deal(y, shares, np.random.default_rng(seed))
+    for part in np.flatnonzero(np.bincount(part_of, minlength=3) == 0):
+        # Too few rows for the fractions: no part may be empty, so the fullest gives one.
+        fullest = np.bincount(part_of, minlength=3).argmax()
+        part_of[np.flatnonzero(part_of == fullest)[-1]] = part
+    return Split(*(np.flatnonzero(part_of == part).astype(np.int64) for part in range(3)))
+
+
+def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
+    """The part of each row."""
+    rows = y.shape[0]
+    by_label = y.tocsc()
+    part_of = np.full(rows, -1, dtype=np.int64)
+    left = np.diff(by_label.indptr).astype(np.int64)
+    wanted_rows = shares * rows
+    wanted = shares[:, None] * left
+    while left.any():
+        label = int(np.where(left > 0, left, rows + 1).argmin())
+        members = by_label.indices[by_label.indptr[label] : by_label.indptr[label + 1]]
+        for row in random.permutation(members[part_of[members] < 0]):
+            part = _neediest(wanted[:, label], wanted_rows, random)
+            part_of[row] = part
+            labels = y.indices[y.indptr[row] : y.indptr[row + 1]]
+            wanted[part, labels] -= 1
+            wanted_rows[part] -= 1
+            left[labels] -= 1
+    for row in random.permutation(np.flatnonzero(part_of < 0)):
+        part = _neediest(wanted_rows, wanted_rows, random)
+        part_of[row] = part
+        wanted_rows[part] -= 1
+    return part_of
+
+
+def _neediest(
+    first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator
+) -> int:
+    """The part that lacks most by the first count, ties broken by the second, then by chance."""
+    best = np.flatnonzero(first > first.max() - 1e-9)
+    if len(best) > 1:
+        best = best[second[best] > second[best].max() - 1e-9]
+    return int(best[0] if len(best) == 1 else random.choice(best))

@@ -1,0 +1,91 @@
+"""What every energy can do, and the sum of terms over one encoder."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Energy", "Sum", "Term"]
+
+
+class Energy(nn.Module):
+    """``E(x, y)``: candidates ``(batch, K, *event)`` give ``(batch, K)``, any real number, low is good."""
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Any:
+        """Everything about ``x`` that scoring candidates needs, computed once."""
+
+    @abstractmethod
+    def evaluate(self, encoded: Any, y: Tensor) -> Tensor:
+        """Energies ``(batch, K)`` of candidates ``(batch, K, *event)`` for encoded inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """``E(x, y)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
+        return self.evaluate(self.encode(x), y)
+
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function ``y ↦ E(x, y)`` with ``x`` encoded already."""
+        return partial(self.evaluate, self.encode(x))
+
+    def unary_logits(self, x: Tensor) -> Tensor:
+        """Logits of the classifier hidden in the local term, to pretrain the encoder with."""
+        raise TypeError(f"{type(self).__name__} has no local term to pretrain")
+
+
+class Term(nn.Module):
+    """One summand of an energy, over features that `Sum` computes for all of its terms."""
+
+    @abstractmethod
+    def prepare(self, features: Tensor) -> Any:
+        """What this term needs of the features, computed once for all candidates."""
+
+    @abstractmethod
+    def evaluate(self, prepared: Any, y: Tensor) -> Tensor:
+        """Energies ``(batch, K)`` of candidates ``(batch, K, *event)``."""
+
+
+class Sum(Energy):
+    """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2).
+
+    >>> import torch
+    >>> from lossnet.energies import LabelInteraction, Local
+    >>> from lossnet.nets import MLP
+    >>> encoder = MLP(4, hidden=8, layers=1)
+    >>> energy = Sum(encoder, Local(8, labels=3), LabelInteraction(labels=3, hidden=5))
+    >>> energy(torch.zeros(2, 4), torch.zeros(2, 7, 3)).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, encoder: nn.Module, *terms: Term) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.terms = nn.ModuleList(terms)
+
+    def encode(self, x: Tensor) -> tuple[Any, ...]:
+        features = self.encoder(x)
+        return tuple(term.prepare(features) for term in self._terms())
+
+    def evaluate(self, encoded: tuple[Any, ...], y: Tensor) -> Tensor:
+        parts = [
+            term.evaluate(prepared, y)
+            for term, prepared in zip(self._terms(), encoded, strict=True)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def unary_logits(self, x: Tensor) -> Tensor:
+        features = self.encoder(x)
+        for term in self._terms():
+            if hasattr(term, "unary_logits"):
+                logits: Tensor = term.unary_logits(features)
+                return logits
+        return super().unary_logits(x)
+
+    def _terms(self) -> list[Term]:
+        return list(self.terms)  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""The global energy of a label set: which labels belong together."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from lossnet.energies.base import Term
+from lossnet.nets.mlp import linear
+
+__all__ = ["LabelInteraction"]
+
+
+class LabelInteraction(Term):
+    """``vᵀ softplus(M y)`` (SEAL Eq. 2, second part) or, given ``features``, ``vᵀ softplus(M y + U T(x))``.
+
+    The papers' global term never sees the input; the conditioned one is ours.
+
+    >>> import torch
+    >>> term = LabelInteraction(labels=3, hidden=5)
+    >>> term.evaluate(term.prepare(torch.ones(2, 4)), torch.zeros(2, 6, 3)).shape
+    torch.Size([2, 6])
+    """
+
+    def __init__(self, labels: int, hidden: int, features: int | None = None) -> None:
+        super().__init__()
+        self.mixing = linear(labels, hidden, bias=False)
+        self.weights = linear(hidden, 1, bias=False)
+        self.condition = None if features is None else linear(features, hidden, bias=False)
+
+    def prepare(self, features: Tensor) -> Tensor | None:
+        """``U T(x)`` as ``(batch, 1, hidden)``, or nothing."""
+        if self.condition is None:
+            return None
+        shift: Tensor = self.condition(features)
+        return shift.unsqueeze(1)
+
+    def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
+        """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
+        mixed = self.mixing(y)
+        if prepared is not None:
+            mixed = mixed + prepared
+        energies: Tensor = self.weights(F.softplus(mixed))
+        return energies.squeeze(-1)
+
+

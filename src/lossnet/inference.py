@@ -1,0 +1,171 @@
+"""Gradient-based inference: minimise an objective over relaxed outputs.
+
+Energies without a task net predict this way (SPEN, DVN), and some are trained on its results:
+
+* prediction: ``min_y E(x, y)``;
+* `cost_augmented`: ``min_y E(x, y) − cost(y, truth)``, the most violated constraint of a margin loss;
+* `adversarial`: the output where the regression loss is highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lossnet.losses import EnergyFunction, Regression
+from lossnet.scores import Score
+from lossnet.spaces import Space
+
+__all__ = ["GradientInference", "Inferred", "adversarial", "cost_augmented"]
+
+#: candidates ``(batch, K, *event)`` give the values ``(batch, K)`` to minimise
+Objective = Callable[[Tensor], Tensor]
+
+
+def cost_augmented(energy: EnergyFunction, score: Score, truth: Tensor) -> Objective:
+    """``y ↦ E(x, y) − cost(y, truth)`` (inside SEAL Eq. 6)."""
+    return lambda y: energy(y) - score.cost(y, truth)
+
+
+def adversarial(energy: EnergyFunction, loss: Regression, truth: Tensor) -> Objective:
+    """``y ↦ −loss(y)``: where the energy is most mistaken about the score (Gygli et al. 2017, §3.2)."""
+    return lambda y: -loss.of_candidates(energy, truth, y)
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What inference found: ``outputs`` ``(batch, K, *event)``, ``values`` and ``steps`` ``(batch, K)``.
+
+    ``steps`` counts the updates until a candidate stopped improving.
+    """
+
+    outputs: Tensor
+    values: Tensor
+    steps: Tensor
+
+    @property
+    def best(self) -> Tensor:
+        """The candidate with the lowest value of each instance, ``(batch, *event)``."""
+        rows = torch.arange(len(self.values), device=self.values.device)
+        return self.outputs[rows, self.values.argmin(1)]
+
+
+@dataclass(frozen=True)
+class GradientInference:
+    """Minimises an objective over relaxed outputs of a batch, all candidates at once.
+
+    Args:
+        steps: at most this many updates.
+        lr: step size.
+        update: ``mirror`` descends in the logits with the gradient of the relaxed output (entropic
+            mirror descent: never leaves the relaxed outputs); ``gradient`` descends in the output and projects.
+        optimizer: ``sgd``, ``momentum`` or ``adam``, applied to those gradients.
+        start: ``zeros`` (logits 0, or output 0 for ``gradient``), ``noise`` (Gaussian logits), or ``net``
+            (logits given by a network).
+        candidates: starting points for each instance; those after the first are perturbed by noise.
+        noise: standard deviation of that noise, in logits.
+        tolerance: a candidate stops when its best value improves by less than this part of it in
+            ``patience`` updates.
+
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = lambda y: (y * torch.tensor([-1.0, 1.0])).sum(-1)
+    >>> inference = GradientInference(steps=50, lr=1.0)
+    >>> inference(energy, MultiLabel(2), torch.zeros(1, 2)).best.round()
+    tensor([[1., 0.]])
+    """
+
+    steps: int = 20
+    lr: float = 0.1
+    update: Literal["mirror", "gradient"] = "mirror"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    start: Literal["zeros", "noise", "net"] = "zeros"
+    candidates: int = 1
+    noise: float = 1.0
+    tolerance: float = 1e-5
+    patience: int = 3
+
+    def __call__(
+        self,
+        objective: Objective,
+        space: Space,
+        logits: Tensor,
+        mask: Tensor | None = None,
+    ) -> Inferred:
+        """The best output of each candidate.
+
+        Args:
+            objective: what to minimise.
+            space: of the outputs.
+            logits: ``(batch, *event)``, the starting point for ``start="net"``; else only its shape counts.
+            mask: 1 for real units.
+        """
+        state = self._first_state(space, logits.detach(), mask)
+        first = torch.zeros_like(state)
+        second = torch.zeros_like(state)
+        best_value = best_output = anchor = None
+        steps = torch.zeros(state.shape[:2], device=state.device, dtype=torch.long)
+        active = torch.ones(state.shape[:2], device=state.device, dtype=torch.bool)
+        for step in range(self.steps + 1):
+            output = self._output(space, state, mask).requires_grad_()
+            with torch.enable_grad():
+                value = objective(output)
+                (gradient,) = torch.autograd.grad(value.sum(), output)
+            value, output = value.detach(), output.detach()
+            if best_value is None or best_output is None or anchor is None:
+                best_value, best_output, anchor = value, output, value
+            else:
+                better = (value < best_value) & active
+                best_value = torch.where(better, value, best_value)
+                best_output = torch.where(_event(better, output), output, best_output)
+            if step == self.steps:
+                break
+            if step and step % self.patience == 0:
+                progress = anchor - best_value
+                active = active & (progress > self.tolerance * best_value.abs())
+                anchor = best_value
+                if not active.any():
+                    break
+            steps += active
+            direction, first, second = self._direction(gradient, first, second, step + 1)
+            state = state - self.lr * direction * _event(active, direction)
+            if self.update == "gradient":
+                state = space.project(state, mask)
+        return Inferred(best_output, best_value, steps)
+
+    def _first_state(self, space: Space, logits: Tensor, mask: Tensor | None) -> Tensor:
+        logits = logits.unsqueeze(1).expand(-1, self.candidates, *logits.shape[1:])
+        origin = logits if self.start == "net" else torch.zeros_like(logits)
+        noise = self.noise * torch.randn_like(logits)
+        if self.start != "noise":
+            noise[:, 0] = 0
+        if self.update == "mirror":
+            return origin + noise
+        if self.start == "zeros":
+            # Deep value networks start at the empty output; the others spread around it.
+            return space.project(space.relax(noise, mask) * (noise != 0), mask)
+        return space.relax(origin + noise, mask)
+
+    def _output(self, space: Space, state: Tensor, mask: Tensor | None) -> Tensor:
+        return space.relax(state, mask) if self.update == "mirror" else state
+
+    def _direction(
+        self, gradient: Tensor, first: Tensor, second: Tensor, step: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if self.optimizer == "sgd":
+            return gradient, first, second
+        if self.optimizer == "momentum":
+            first = 0.9 * first + gradient
+            return first, first, second
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        scale = (second / (1 - 0.999**step)).sqrt() + 1e-8
+        return first / (1 - 0.9**step) / scale, first, second
+
+
+def _event(flags: Tensor, like: Tensor) -> Tensor:
+    """Flags ``(batch, K)`` shaped to multiply or choose among ``(batch, K, *event)``."""
+    return flags.reshape(*flags.shape, *[1] * (like.dim() - 2))

@@ -1,0 +1,35 @@
+"""What every energy loss can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lossnet.spaces import Prediction
+
+__all__ = ["EnergyFunction", "EnergyLoss", "with_truth"]
+
+#: ``y ↦ E(x, y)``: candidates ``(batch, K, *event)`` give ``(batch, K)``; see `Energy.at`
+EnergyFunction = Callable[[Tensor], Tensor]
+
+
+class EnergyLoss(ABC):
+    """Base class of losses that train an energy."""
+
+    @abstractmethod
+    def propose(self, prediction: Prediction) -> Tensor:
+        """Candidates ``(batch, K, *event)`` taken from a task net's prediction, without gradient."""
+
+    @abstractmethod
+    def __call__(
+        self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
+    ) -> Tensor:
+        """Loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
+
+
+def with_truth(truth: Tensor, candidates: Tensor) -> Tensor:
+    """Candidates with the truth in front, ``(batch, 1 + K, *event)``."""
+    return torch.cat([truth.unsqueeze(1).to(candidates.dtype), candidates], 1)

@@ -1,0 +1,79 @@
+"""Contrastive losses: tell the truth from samples of the task net's own distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
+from lossnet.scores import F1, Score
+from lossnet.spaces import Prediction
+
+__all__ = ["CD", "NCE", "Ranking"]
+
+
+@dataclass(frozen=True)
+class Ranking(EnergyLoss):
+    """``−log softmax(−E(x, yᵏ))`` at the truth, against ``samples`` draws from ``P(·|x)`` (SEAL App. E).
+
+    `NCE` corrects for how probable each sample was; `CD` weighs samples by their cost.
+
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> loss = Ranking(samples=3)
+    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 2), loss.propose(prediction), prediction)  # log 4
+    tensor([1.3863])
+    """
+
+    samples: int = 20
+
+    def propose(self, prediction: Prediction) -> Tensor:
+        return prediction.sample(self.samples)
+
+    def __call__(
+        self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
+    ) -> Tensor:
+        everything = with_truth(truth, candidates)
+        exponents = self.offset(everything, truth, prediction) - energy(everything)
+        return exponents.logsumexp(1) - exponents[:, 0]
+
+    def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
+        """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class NCE(Ranking):
+    """`Ranking` with ``−log P(yᵏ|x)`` in the exponent, ``P`` held fixed (SEAL Eq. 8 and 9, truth in the sum).
+
+    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).
+
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> loss = NCE(samples=1)
+    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)  # log 2
+    tensor([0.6931])
+    """
+
+    def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
+        return -prediction.detach().log_prob(candidates)
+
+
+@dataclass(frozen=True)
+class CD(Ranking):
+    """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.2, L_CD, sign put right).
+
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> CD(samples=1)(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
+    tensor([2.1269])
+    """
+
+    score: Score = field(default_factory=F1)
+
+    def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
+        return self.score.cost(candidates, truth)

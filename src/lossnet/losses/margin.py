@@ -1,0 +1,65 @@
+"""Margin losses: the truth must have a lower energy than what the network predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
+from lossnet.scores import F1, Score
+from lossnet.spaces import Prediction
+
+__all__ = ["Margin", "Perceptron"]
+
+
+@dataclass(frozen=True)
+class Margin(EnergyLoss):
+    """``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``, the structured hinge loss (SEAL Eq. 6; InfNet+ Eq. 3).
+
+    Needs a score, whose cost is the margin.  `Perceptron` is the same without the cost.  Given several
+    candidates, their losses are averaged.
+
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> truth, energy = torch.tensor([[1.0, 0.0]]), lambda y: -y[..., 0]
+    >>> prediction = Prediction(MultiLabel(2), torch.tensor([[-9.0, 9.0]]))
+    >>> loss = Margin()
+    >>> loss(energy, truth, loss.propose(prediction), prediction)  # cost 1, energies 0 and -1
+    tensor([0.])
+    """
+
+    score: Score = field(default_factory=F1)
+
+    def propose(self, prediction: Prediction) -> Tensor:
+        return prediction.detach().relaxed.unsqueeze(1)
+
+    def __call__(
+        self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
+    ) -> Tensor:
+        return self.violation(energy, truth, candidates).clamp(min=0).mean(1)
+
+    def violation(self, energy: EnergyFunction, truth: Tensor, candidates: Tensor) -> Tensor:
+        """``cost(ŷ, y) − E(x, ŷ) + E(x, y)`` of each candidate, ``(batch, K)``, not truncated at zero."""
+        energies = energy(with_truth(truth, candidates))
+        return self.cost(candidates, truth) - energies[:, 1:] + energies[:, :1]
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> Tensor | float:
+        """The margin asked for, ``(batch, K)``."""
+        return self.score.cost(candidates, truth)
+
+
+@dataclass(frozen=True)
+class Perceptron(Margin):
+    """``[−E(x, ŷ) + E(x, y)]₊``: a `Margin` of zero (InfNet+ Eq. 4, second part).
+
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> truth = torch.tensor([[1.0]])
+    >>> Perceptron()(lambda y: y.sum(-1), truth, Perceptron().propose(prediction), prediction)
+    tensor([0.5000])
+    """
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> float:
+        return 0.0

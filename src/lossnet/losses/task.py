@@ -1,0 +1,48 @@
+"""What trains a task net: three terms, three weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lossnet.losses.base import EnergyFunction
+from lossnet.losses.fixed import FixedLoss, cross_entropy
+from lossnet.scores import F1, Score
+from lossnet.spaces import Prediction
+
+__all__ = ["TaskLoss"]
+
+
+@dataclass(frozen=True)
+class TaskLoss:
+    """``λ_E · E(x, ŷ) + λ_CE · CE(A(x), y) + λ_S · cost(ŷ, y)`` with ``ŷ = relax(A(x))``, batch mean.
+
+    The first two terms are SEAL Eq. 1; the score term is ours, 0 in the papers.  ``fixed`` takes the
+    place of cross-entropy where another fixed loss is wanted.
+
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> TaskLoss(energy=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
+    tensor(3.3863)
+    """
+
+    energy: float = 1.0
+    ce: float = 1.0
+    score: float = 0.0
+    measure: Score = field(default_factory=F1)
+    fixed: FixedLoss = cross_entropy
+
+    def __call__(
+        self, prediction: Prediction, truth: Tensor, energy: EnergyFunction | None = None
+    ) -> Tensor:
+        total = torch.zeros(len(truth), device=truth.device, dtype=prediction.logits.dtype)
+        if self.ce:
+            total = total + self.ce * self.fixed(prediction, truth)
+        if energy is not None and self.energy:
+            total = total + self.energy * energy(prediction.relaxed.unsqueeze(1)).squeeze(1)
+        if self.score:
+            cost = self.measure.cost(prediction.relaxed.unsqueeze(1), truth)
+            total = total + self.score * cost.squeeze(1)
+        return total.mean()

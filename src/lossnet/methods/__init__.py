@@ -1,0 +1,26 @@
+"""Training methods: which network is updated on which loss, in which order.
+
+A method owns its networks and describes its training as stages; `lossnet.training.Trainer` does the rest.
+"""
+
+from lossnet.methods.base import Method, Stage, Update
+from lossnet.methods.cross_entropy import CrossEntropy
+from lossnet.methods.dvn import DVN
+from lossnet.methods.infnet import InfNet
+from lossnet.methods.nce_energy import NCEEnergy
+from lossnet.methods.seal import SEAL
+from lossnet.methods.seal_static import SEALStatic
+from lossnet.methods.spen import SPEN
+
+__all__ = [
+    "DVN",
+    "SEAL",
+    "SPEN",
+    "CrossEntropy",
+    "InfNet",
+    "Method",
+    "NCEEnergy",
+    "SEALStatic",
+    "Stage",
+    "Update",
+]

@@ -1,0 +1,116 @@
+"""What every method is made of.
+
+A method's training on one batch is a generator of updates::
+
+    def updates(self, batch):
+        for _ in range(self.energy_steps):
+            yield Update("energy", loss)       # the trainer steps the energy's optimizer here …
+        for _ in range(self.task_steps):
+            yield Update("task_net", loss)     # … so that this loss already sees the new energy
+
+so the order of steps is the order of statements, and a method says nothing of optimizers or devices.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import Energy
+from lossnet.inference import GradientInference
+from lossnet.spaces import Batch, Prediction, Space
+
+__all__ = ["EnergyMethod", "Method", "Stage", "TaskNetMethod", "Update"]
+
+#: ``(x, mask)`` to relaxed outputs ``(batch, *event)``
+Predict = Callable[[Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer step to take: a network's name and the scalar loss that it descends.
+
+    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters.
+    """
+
+    network: str
+    loss: Tensor
+    gradients: tuple[Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of training with its own optimizers, early stopping and best weights.
+
+    Args:
+        name: shown in the progress bar and the history.
+        networks: the names of the networks that it updates.
+        updates: the generator of one batch's updates.
+        predict: how to predict with what this stage trains, for validation.
+    """
+
+    name: str
+    networks: tuple[str, ...]
+    updates: Callable[[Batch], Iterator[Update]]
+    predict: Predict
+
+
+class Method(nn.Module):
+    """Base class of methods; networks are submodules, known by their attribute names."""
+
+    space: Space
+    #: the networks that prediction needs; the others are thrown away after training
+    predictors: tuple[str, ...]
+
+    @abstractmethod
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of training, in order."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Relaxed outputs ``(batch, *event)``: probabilities of labels, tags or pixels."""
+
+
+class TaskNetMethod(Method):
+    """A method whose task net predicts in one forward pass."""
+
+    predictors = ("task_net",)
+
+    def __init__(self, space: Space, task_net: nn.Module) -> None:
+        super().__init__()
+        self.space = space
+        self.task_net = task_net
+
+    def prediction(self, batch: Batch) -> Prediction:
+        """The task net's prediction for a batch."""
+        return Prediction(self.space, self.task_net(batch.x), batch.mask)
+
+    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.space.relax(self.task_net(x), mask)
+
+
+class EnergyMethod(Method):
+    """A method that has only an energy and predicts by gradient-based inference."""
+
+    predictors: tuple[str, ...] = ("energy",)
+
+    def __init__(self, space: Space, energy: Energy, inference: GradientInference | None) -> None:
+        super().__init__()
+        self.space = space
+        self.energy = energy
+        self.inference = inference or GradientInference()
+
+    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            energy, start = self.energy.at(x), self.start(x, mask)
+        return self.inference(energy, self.space, start, mask).best
+
+    def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits where inference starts: those of the energy's local term, if it is to start at a net."""
+        if self.inference.start == "net":
+            return self.energy.unary_logits(x)
+        return self.space.zeros(x, mask)

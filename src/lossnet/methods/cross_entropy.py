@@ -1,0 +1,37 @@
+"""Cross-entropy, and the fixed losses that take its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from lossnet.losses import TaskLoss
+from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.spaces import Batch, Space
+
+__all__ = ["CrossEntropy"]
+
+
+class CrossEntropy(TaskNetMethod):
+    """Trains a task net on a loss without an energy: the baseline of every table.
+
+    ``TaskLoss(score=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` replaces cross-entropy.
+
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> method = CrossEntropy(MultiLabel(3), MLP(4, hidden=8, layers=1, outputs=3))
+    >>> [stage.networks for stage in method.stages()]
+    [('task_net',)]
+    """
+
+    def __init__(self, space: Space, task_net: nn.Module, task_loss: TaskLoss | None = None) -> None:
+        super().__init__(space, task_net)
+        self.task_loss = task_loss or TaskLoss()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("task net", ("task_net",), self.updates, self.predict),)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """One step on the task loss."""
+        yield Update("task_net", self.task_loss(self.prediction(batch), batch.y))

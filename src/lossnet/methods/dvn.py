@@ -1,0 +1,57 @@
+"""Deep value networks (Gygli et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from lossnet.energies import Energy
+from lossnet.inference import GradientInference, adversarial
+from lossnet.losses import Regression
+from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.spaces import Batch, Prediction, Space
+
+__all__ = ["DVN"]
+
+
+class DVN(EnergyMethod):
+    """An energy that learns the score of any output (SEAL Eq. 7).
+
+    Each batch shows it three outputs: what inference predicts, the adversarial output on which it is most
+    mistaken, found from a random start, and the truth.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> DVN(MultiLabel(3), energy).predict(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        energy: Energy,
+        loss: Regression | None = None,
+        inference: GradientInference | None = None,
+    ) -> None:
+        super().__init__(space, energy, inference)
+        self.loss = loss or Regression()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("energy", ("energy",), self.updates, self.predict),)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """One step on predicted, adversarial and true outputs."""
+        with torch.no_grad():
+            fixed, start = self.energy.at(batch.x), self.start(batch.x, batch.mask)
+        predicted = self.inference(fixed, self.space, start, batch.mask).best
+        attack = replace(self.inference, start="noise", candidates=1)
+        mistaken = adversarial(fixed, self.loss, batch.y)
+        attacked = attack(mistaken, self.space, start, batch.mask).best
+        candidates = torch.stack([predicted, attacked, batch.y], 1)
+        prediction = Prediction(self.space, start, batch.mask)
+        loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
+        yield Update("energy", loss.mean())

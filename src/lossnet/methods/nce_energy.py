@@ -1,0 +1,74 @@
+"""An energy trained by noise-contrastive estimation against a fixed network (SEAL Table 1, "NCE ranking")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import Energy
+from lossnet.inference import GradientInference
+from lossnet.losses import NCE, EnergyLoss
+from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.spaces import Batch, Prediction, Space
+
+__all__ = ["NCEEnergy"]
+
+
+class NCEEnergy(EnergyMethod):
+    """Trains ``noise_net`` with cross-entropy, freezes it, and contrasts its samples with the truth.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> method = NCEEnergy(MultiLabel(3), energy, MLP(4, hidden=8, layers=1, outputs=3))
+    >>> [stage.networks for stage in method.stages()]
+    [('noise_net',), ('energy',)]
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        energy: Energy,
+        noise_net: nn.Module,
+        loss: EnergyLoss | None = None,
+        inference: GradientInference | None = None,
+    ) -> None:
+        super().__init__(space, energy, inference)
+        self.noise_net = noise_net
+        self.loss = loss or NCE()
+        if self.inference.start == "net":
+            self.predictors = ("energy", "noise_net")
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (
+            Stage("noise net", ("noise_net",), self.pretraining, self.predict_noise),
+            Stage("energy", ("energy",), self.updates, self.predict),
+        )
+
+    def pretraining(self, batch: Batch) -> Iterator[Update]:
+        """One step of cross-entropy on the noise network."""
+        yield Update("noise_net", self._noise(batch).cross_entropy(batch.y).mean())
+
+    def predict_noise(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Relaxed outputs of the noise network."""
+        return self.space.relax(self.noise_net(x), mask)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """One contrastive step against the frozen network's samples."""
+        with torch.no_grad():
+            noise = self._noise(batch)
+        candidates = self.loss.propose(noise)
+        loss = self.loss(self.energy.at(batch.x), batch.y, candidates, noise)
+        yield Update("energy", loss.mean())
+
+    def _noise(self, batch: Batch) -> Prediction:
+        return Prediction(self.space, self.noise_net(batch.x), batch.mask)
+
+    def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.inference.start == "net":
+            logits: Tensor = self.noise_net(x)
+            return logits
+        return self.space.zeros(x, mask)

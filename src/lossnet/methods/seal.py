@@ -1,0 +1,69 @@
+"""SEAL-dynamic: energy and task net trained in turn (Lee et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from lossnet.energies import Energy
+from lossnet.losses import NCE, EnergyLoss, TaskLoss
+from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.spaces import Batch, Space
+
+__all__ = ["SEAL"]
+
+
+class SEAL(TaskNetMethod):
+    """On each batch, ``energy_steps`` steps of the energy, then ``task_steps`` of the task net (SEAL Eq. 4, 5).
+
+    The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
+    held fixed.  Each network reads the other's batch once, however many steps it takes.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> method = SEAL(MultiLabel(3), MLP(4, hidden=8, layers=1, outputs=3), energy, energy_steps=2)
+    >>> batch = Batch(torch.zeros(5, 4), torch.ones(5, 3))
+    >>> [update.network for update in method.updates(batch)]
+    ['energy', 'energy', 'task_net']
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        task_net: nn.Module,
+        energy: Energy,
+        loss: EnergyLoss | None = None,
+        task_loss: TaskLoss | None = None,
+        energy_steps: int = 1,
+        task_steps: int = 1,
+    ) -> None:
+        super().__init__(space, task_net)
+        self.energy = energy
+        self.loss = loss or NCE()
+        self.task_loss = task_loss or TaskLoss()
+        self.energy_steps = energy_steps
+        self.task_steps = task_steps
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """The steps of one batch."""
+        with torch.no_grad():
+            prediction = self.prediction(batch)
+        for _ in range(self.energy_steps):
+            candidates = self.loss.propose(prediction)
+            loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
+            yield Update("energy", loss.mean())
+        yield from self.task_updates(batch, self.task_loss)
+
+    def task_updates(self, batch: Batch, task_loss: TaskLoss) -> Iterator[Update]:
+        """The task net's steps against the energy as it is."""
+        with torch.no_grad():
+            energy = self.energy.at(batch.x)
+        for _ in range(self.task_steps):
+            yield Update("task_net", task_loss(self.prediction(batch), batch.y, energy))

@@ -1,0 +1,70 @@
+"""Structured prediction energy networks (Belanger & McCallum 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lossnet.energies import Energy
+from lossnet.inference import GradientInference, cost_augmented
+from lossnet.losses import Margin
+from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.spaces import Batch, Prediction, Space
+
+__all__ = ["SPEN"]
+
+
+class SPEN(EnergyMethod):
+    """An energy trained with a margin loss on cost-augmented inference (SEAL Eq. 6).
+
+    As in the original, the local term is first trained as a classifier with cross-entropy; the margin
+    loss then starts from features that mean something.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> [stage.name for stage in SPEN(MultiLabel(3), energy).stages()]
+    ['local energy', 'energy']
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        energy: Energy,
+        loss: Margin | None = None,
+        inference: GradientInference | None = None,
+    ) -> None:
+        super().__init__(space, energy, inference)
+        self.loss = loss or Margin()
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (
+            Stage("local energy", ("energy",), self.pretraining, self.predict_locally),
+            Stage("energy", ("energy",), self.updates, self.predict),
+        )
+
+    def pretraining(self, batch: Batch) -> Iterator[Update]:
+        """One step of cross-entropy on the local term."""
+        prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
+        yield Update("energy", prediction.cross_entropy(batch.y).mean())
+
+    def predict_locally(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Relaxed outputs of the local term alone."""
+        return self.space.relax(self.energy.unary_logits(x), mask)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """One step on the most violated output that inference finds."""
+        start = self.start(batch.x, batch.mask).detach()
+        energy = self.energy.at(batch.x)
+        with torch.no_grad():
+            fixed = self.energy.at(batch.x)
+        objective = cost_augmented(fixed, self.loss.score, batch.y)
+        found = self.inference(objective, self.space, start, batch.mask)
+        prediction = Prediction(self.space, start, batch.mask)
+        loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
+        yield Update("energy", loss.mean())
+
+

@@ -1,0 +1,5 @@
+"""Networks that read inputs."""
+
+from lossnet.nets.mlp import MLP
+
+__all__ = ["MLP"]

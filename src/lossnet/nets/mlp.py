@@ -1,0 +1,43 @@
+"""Multi-layer perceptrons for inputs given as feature vectors."""
+
+from __future__ import annotations
+
+from torch import nn
+
+__all__ = ["MLP", "linear"]
+
+
+class MLP(nn.Sequential):
+    """``layers`` hidden layers of width ``hidden`` (softplus, dropout), then ``outputs`` if given.
+
+    Without ``outputs`` it is a feature network ``T(x)`` (SEAL §4); with it, a task net ``A(x)``.
+    Inputs ``(batch, inputs)`` give ``(batch, hidden)`` or ``(batch, outputs)``.
+
+    >>> import torch
+    >>> MLP(4, hidden=8, layers=2, outputs=3)(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int, layers: int, outputs: int | None = None, dropout: float = 0
+    ) -> None:
+        modules: list[nn.Module] = []
+        width = inputs
+        for _ in range(layers):
+            modules += [linear(width, hidden), nn.Softplus()]
+            if dropout:
+                modules.append(nn.Dropout(dropout))
+            width = hidden
+        if outputs is not None:
+            modules.append(linear(width, outputs))
+        super().__init__(*modules)
+        self.width = width
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """A linear layer that starts as SEAL's do: Kaiming uniform weights, zero bias."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer

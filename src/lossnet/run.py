@@ -1,0 +1,213 @@
+"""A run from data to result: what ``lossnet train`` does, for the command line and the benchmarks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lossnet.build import build, check_names, default_loss
+from lossnet.data import Loaded, MultiLabelData
+from lossnet.data import load as load_data
+from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
+from lossnet.model import Model
+from lossnet.scores import label_metrics
+from lossnet.settings import Settings
+from lossnet.training import Dataset, Trainer
+
+__all__ = ["Run", "decoded_metrics", "train", "write_json"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to train, on what, and where the result goes.
+
+    Args:
+        data: a registered name or a file.
+        method: see ``lossnet methods``.
+        loss: of that method; its first by default.
+        settings: everything else that can be varied.
+        seed: of initialisation, data order and dropout.
+        output: folder for result, model and checkpoint.
+        data_dir: where data sets are.
+        split: a JSON file with row numbers under train, valid and test.
+        labels: label columns, for files that do not say.
+        device: cpu, cuda, or auto.
+        resume: continue from the checkpoint in ``output``.
+        progress: show progress bars.
+    """
+
+    data: str
+    method: str = "seal"
+    loss: str = ""
+    settings: Settings = Settings()
+    seed: int = 0
+    output: Path | None = None
+    data_dir: Path | None = None
+    split: Path | None = None
+    labels: Sequence[str] | None = None
+    device: str = "auto"
+    resume: bool = False
+    progress: bool = True
+
+
+def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
+    """Trains, evaluates, writes ``run.output`` and returns the content of its ``result.json``.
+
+    >>> run = Run("digits-pairs", "cross-entropy", settings=Settings(epochs=1), progress=False)
+    >>> result = train(run)
+    >>> result["dataset"], result["method"], result["seed"]
+    ('digits-pairs', 'cross-entropy', 0)
+    >>> 0 < result["metrics"]["test"]["f1"] <= 1
+    True
+    """
+    loss = run.loss or default_loss(run.method)
+    check_names(run.method, loss)
+    device = _device(run.device)
+    if data is None:
+        data = load_data(
+            run.data,
+            data_dir=run.data_dir,
+            split=run.split,
+            labels=run.labels,
+            progress=run.progress,
+        )
+    started = time.monotonic()
+    settings = run.settings
+    with torch.random.fork_rng([]):
+        torch.manual_seed(run.seed)
+        method = build(
+            run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels
+        )
+    trainer = Trainer(
+        method,
+        lr={"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr},
+        weight_decay=settings.weight_decay,
+        batch_size=settings.batch_size,
+        max_epochs=settings.epochs,
+        patience=settings.patience,
+        clip=settings.clip,
+        plateau_patience=settings.plateau_patience,
+        plateau_factor=settings.plateau_factor,
+        seed=run.seed,
+        device=device,
+        checkpoint=None if run.output is None else run.output / "checkpoint.safetensors",
+        progress=run.progress,
+    )
+    history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
+    model = Model(
+        method,
+        (run.method, loss),
+        settings,
+        data.train.feature_names,
+        data.train.label_names,
+        data.preprocessor,
+        threshold=0.5,
+    )
+    metrics = evaluate(model, data, device)
+    result = {
+        "dataset": data.name,
+        "split": data.split_name,
+        "method": run.method,
+        "loss": loss,
+        "seed": run.seed,
+        "settings": dataclasses.asdict(settings),
+        "metrics": metrics,
+        "seconds": round(time.monotonic() - started, 2),
+        "steps": trainer.steps_taken,
+        "epochs": len(history),
+        "device": device,
+        "versions": _versions(),
+        "commit": _commit(),
+    }
+    if run.output is not None:
+        model.save(run.output / "model")
+        lines = [json.dumps(entry) for entry in history]
+        (run.output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_json(run.output / "result.json", result)
+        (run.output / "checkpoint.safetensors").unlink(missing_ok=True)
+    return result
+
+
+def evaluate(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
+    """Metrics on valid and test; tunes the model's threshold on valid."""
+    valid = model.evaluate(data.valid, device)
+    model.threshold = tune_threshold(*valid)
+    metrics = {"valid": decoded_metrics(*valid, model.threshold)}
+    if len(data.test):
+        metrics["test"] = decoded_metrics(*model.evaluate(data.test, device), model.threshold)
+    return metrics
+
+
+def decoded_metrics(probabilities: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
+    """Each decoder in its own column: ``f1`` is at 0.5, ``f1_tuned`` at the threshold, ``f1_expected``
+    of the sets with the highest expected F1; the other metrics are at 0.5.
+
+    >>> decoded_metrics(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]), 0.2)["f1_tuned"]
+    1.0
+    """
+    return {
+        **label_metrics(Threshold()(probabilities), truth),
+        "f1_tuned": label_metrics(Threshold(threshold)(probabilities), truth)["f1"],
+        "threshold": threshold,
+        "f1_expected": label_metrics(ExpectedF1()(probabilities), truth)["f1"],
+    }
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON so that a kill leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {name}: this machine has no CUDA device; use --device cpu")
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r}: use cpu, cuda or auto") from error
+    return name
+
+
+def _placed(data: MultiLabelData, device: str) -> Dataset:
+    return data if device == "cpu" else data.resident(device)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("lossnet", "torch", "numpy", "scipy", "scikit-learn")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of Lossnet's own sources, when they are a checkout."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    tracked = Path(__file__).parents[2] / ".git"
+    return answer.stdout.strip() if answer.returncode == 0 and tracked.exists() else None

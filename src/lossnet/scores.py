@@ -1,0 +1,167 @@
+"""How good is an output?  Scores in [0, 1] for candidates, and the metrics of a whole data set.
+
+A score compares candidates ``(batch, K, *event)``, relaxed or discrete, with the truth ``(batch, *event)``
+and returns ``(batch, K)``.  It is differentiable in the candidates and exact on discrete ones;
+``cost = 1 − score``.  Padded units are zeros on both sides and change nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from lossnet.spaces import Mask, MultiLabel, Space, Tags
+
+__all__ = [
+    "F1",
+    "Accuracy",
+    "Hamming",
+    "IoU",
+    "Score",
+    "label_metrics",
+    "main_metric",
+    "metrics",
+]
+
+
+class Score(ABC):
+    """Base class of scores."""
+
+    @abstractmethod
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        """Score of candidates ``(batch, K, *event)`` against truth ``(batch, *event)``: ``(batch, K)``."""
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        """``1 − score``, the papers' Δ."""
+        return 1 - self(candidates, truth)
+
+
+class F1(Score):
+    """F1 of each instance, ``2 Σ min(ŷ, y) / Σ (ŷ + y)`` (DVN, Gygli et al. 2017); 0 where undefined.
+
+    The truth is discrete, so ``min(ŷ, y) = ŷ·y`` for relaxed outputs and one matrix product does it.
+
+    >>> F1()(torch.tensor([[[1.0, 1.0, 0.0], [0.5, 0.0, 0.0]]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    tensor([[0.6667, 0.6667]])
+    """
+
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        overlap, total = _overlap_and_total(candidates, truth)
+        return _ratio(2 * overlap, total)
+
+
+class IoU(Score):
+    """Intersection over union, ``Σ min(ŷ, y) / Σ max(ŷ, y)`` (SEAL Eq. 10); 0 where undefined.
+
+    >>> IoU()(torch.tensor([[[1.0, 1.0, 0.0]]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    tensor([[0.5000]])
+    """
+
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        overlap, total = _overlap_and_total(candidates, truth)
+        return _ratio(overlap, total - overlap)
+
+
+class Hamming(Score):
+    """Share of binary units that agree, ``1 − mean |ŷ − y|``.
+
+    >>> Hamming()(torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+    tensor([[0.7500]])
+    """
+
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        return 1 - (candidates - truth.unsqueeze(1)).abs().flatten(2).mean(-1)
+
+
+class Accuracy(Score):
+    """Share of real tokens whose one-hot tag agrees, ``Σ ŷ·y / Σ y``.
+
+    >>> truth = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])  # the third token is padding
+    >>> Accuracy()(torch.tensor([[[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]]]), truth)
+    tensor([[0.5000]])
+    """
+
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        overlap = torch.einsum("bke,be->bk", candidates.flatten(2), truth.flatten(1))
+        return _ratio(overlap, truth.flatten(1).sum(1, keepdim=True))
+
+
+def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    candidates, truth = candidates.flatten(2), truth.flatten(1)
+    overlap = torch.einsum("bke,be->bk", candidates, truth)
+    return overlap, candidates.sum(-1) + truth.sum(-1, keepdim=True)
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    undefined = denominator == 0
+    return torch.where(undefined, 0, numerator / torch.where(undefined, 1, denominator))
+
+
+# ---------------------------------------------------------------- metrics of a data set
+
+
+def label_metrics(predicted: Tensor, truth: Tensor) -> dict[str, float]:
+    """Multi-label metrics of discrete predictions ``(instances, labels)``, as fractions of 1.
+
+    ``f1`` is the F1 of each instance, averaged; instances without any true label are left out, as the
+    papers do.  ``macro_f1`` averages the labels' F1, 0 where a label has neither truth nor prediction.
+
+    >>> label_metrics(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))["f1"]
+    0.6666666865348816
+    """
+    labelled = truth.sum(1) > 0
+    predicted, truth = predicted[labelled], truth[labelled]
+    if len(truth) == 0:
+        raise ValueError("no instance has a true label: F1 is undefined")
+    overlap = predicted * truth
+    by_label = _ratio(2 * overlap.sum(0), predicted.sum(0) + truth.sum(0))
+    everything = _ratio(2 * overlap.sum(), predicted.sum() + truth.sum())
+    values = {
+        "f1": F1()(predicted.unsqueeze(1), truth).mean(),
+        "micro_f1": everything,
+        "macro_f1": by_label.mean(),
+        "exact_match": (predicted == truth).all(1).to(truth.dtype).mean(),
+        "hamming_loss": (predicted != truth).to(truth.dtype).mean(),
+    }
+    return {name: float(value) for name, value in values.items()}
+
+
+@singledispatch
+def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
+    """Metrics of relaxed predictions ``(instances, *event)`` decoded as the space does by default.
+
+    >>> metrics(MultiLabel(2), torch.tensor([[0.9, 0.4]]), torch.tensor([[1.0, 0.0]]))["f1"]
+    1.0
+    """
+    raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")
+
+
+@metrics.register
+def _(space: MultiLabel, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
+    return label_metrics(space.decode(relaxed), truth)
+
+
+@metrics.register
+def _(space: Tags, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
+    correct = (space.decode(relaxed) * truth).sum()
+    return {"accuracy": float(correct / truth.sum())}
+
+
+@metrics.register
+def _(space: Mask, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
+    return {"iou": float(IoU()(space.decode(relaxed).unsqueeze(1), truth).mean())}
+
+
+def main_metric(space: Space) -> str:
+    """The metric by which models over this space are chosen.
+
+    >>> main_metric(MultiLabel(3))
+    'f1'
+    """
+    names: dict[type[Space], str] = {MultiLabel: "f1", Tags: "accuracy", Mask: "iou"}
+    return names[type(space)]
+
+

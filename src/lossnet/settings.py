@@ -1,0 +1,172 @@
+"""Every setting of a run, and the recipes that fill them in."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import yaml
+
+__all__ = ["RecipeError", "Settings", "default_recipe", "find_recipe", "read_recipe", "recipe_names"]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run can vary, beside its data, method, loss and seed.
+
+    Args:
+        energy_weight: λ_E, the weight of the energy in the task loss.
+        ce_weight: λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss.
+        score_weight: λ_S, the weight of the soft score's cost in the task loss.
+        samples: candidates that a contrastive loss or regression-s draws for each instance.
+        perturb_std: standard deviation of regression-s's noise on the logits.
+        energy_steps: energy steps on each batch, n_E.
+        task_steps: task-net steps on each batch, n_T.
+        energy_lr: learning rate of the energy.
+        task_lr: learning rate of the task net.
+        weight_decay: AdamW's weight decay.
+        task_layers: hidden layers of the task net.
+        task_hidden: width of the task net's layers.
+        task_dropout: dropout in the task net.
+        energy_layers: hidden layers of the energy's feature network.
+        energy_hidden: width of those layers.
+        energy_dropout: dropout in the energy's feature network.
+        global_hidden: hidden units of the label interaction.
+        conditioned: whether the label interaction sees the input.
+        inference_steps: steps of gradient-based inference.
+        inference_lr: its step size.
+        inference_update: mirror descent in the logits, or projected gradient in the output.
+        inference_optimizer: what its gradients go through.
+        inference_start: where it starts.
+        inference_candidates: starting points for each instance.
+        batch_size: instances in a batch.
+        epochs: at most so many epochs in each stage.
+        patience: epochs without improvement before a stage ends.
+        clip: largest gradient norm of each network.
+        plateau_patience: epochs without improvement before learning rates are cut.
+        plateau_factor: what they are multiplied by then.
+    """
+
+    energy_weight: float = 1.0
+    ce_weight: float = 1.0
+    score_weight: float = 0.0
+    samples: int = 20
+    perturb_std: float = 1.0
+    energy_steps: int = 1
+    task_steps: int = 1
+    energy_lr: float = 1e-3
+    task_lr: float = 1e-3
+    weight_decay: float = 1e-5
+    task_layers: int = 2
+    task_hidden: int = 400
+    task_dropout: float = 0.2
+    energy_layers: int = 2
+    energy_hidden: int = 400
+    energy_dropout: float = 0.2
+    global_hidden: int = 200
+    conditioned: bool = False
+    inference_steps: int = 20
+    inference_lr: float = 0.1
+    inference_update: Literal["mirror", "gradient"] = "mirror"
+    inference_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    inference_start: Literal["zeros", "noise", "net"] = "zeros"
+    inference_candidates: int = 1
+    batch_size: int = 32
+    epochs: int = 100
+    patience: int = 20
+    clip: float = 10.0
+    plateau_patience: int = 5
+    plateau_factor: float = 0.5
+
+    def __post_init__(self) -> None:
+        positive = ("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden")
+        positive += ("batch_size", "epochs", "patience", "samples", "inference_candidates", "clip")
+        positive += ("energy_lr", "task_lr", "energy_steps", "task_steps")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("task_dropout", "energy_dropout", "plateau_factor"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        for name in ("weight_decay", "perturb_std", "inference_steps", "plateau_patience"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+
+
+def recipe_folder() -> Path:
+    """Where recipes are: beside the sources in a checkout, inside the package when installed."""
+    checkout = Path(__file__).parents[2] / "recipes"
+    return checkout if checkout.is_dir() else Path(str(resources.files("lossnet") / "recipes"))
+
+
+def recipe_names() -> list[str]:
+    """The recipes at hand, without their extension.
+
+    >>> "bibtex-seal-nce" in recipe_names()
+    True
+    """
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def default_recipe(dataset: str, method: str, loss: str | None) -> Path | None:
+    """The recipe of a data set for a method and loss, if it has one.
+
+    >>> default_recipe("bibtex", "seal", "nce").name
+    'bibtex-seal-nce.yaml'
+    >>> default_recipe("mine.csv", "seal", "nce") is None
+    True
+    """
+    for stem in (f"{dataset}-{method}-{loss}", f"{dataset}-{method}"):
+        path = recipe_folder() / f"{stem}.yaml"
+        if path.is_file() and Path(dataset).name == dataset:
+            return path
+    return None
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe by its name or path."""
+    for path in (Path(name), recipe_folder() / name, recipe_folder() / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    raise RecipeError(f"no recipe {name!r}: give a YAML file, or one of {', '.join(recipe_names())}")
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, checked against `Settings`.
+
+    >>> read_recipe(find_recipe("bibtex-seal-nce"))["samples"]
+    20
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(content, dict):
+        raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
+    types = get_type_hints(Settings)
+    for name, value in content.items():
+        if name not in types:
+            known = ", ".join(field.name for field in dataclasses.fields(Settings))
+            raise RecipeError(f"{path}: unknown setting {name!r}; known are {known}")
+        content[name] = _checked(path, name, value, types[name])
+    return content
+
+
+def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
+    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 1e-05 as a string
+        except ValueError:
+            pass
+    elif kind in (int, bool) and type(value) is kind:
+        return value
+    elif value in getattr(kind, "__args__", ()):
+        return value
+    raise RecipeError(f"{path}: {name} cannot be {value!r}")

@@ -1,0 +1,230 @@
+"""What an output is: how to relax, sample, weigh, project and decode it.
+
+A *space* turns a network's logits into outputs.  Outputs are float tensors, relaxed or discrete, and
+candidate outputs always carry a candidate axis::
+
+    logits, truth, relaxed    (batch, *event)
+    candidates                (batch, K, *event)
+
+=============  ==================  ==========================================================
+space          event               an output is
+=============  ==================  ==========================================================
+`MultiLabel`   ``(labels,)``       a set of labels: independent Bernoulli variables
+`Tags`         ``(length, tags)``  one tag per token, one-hot; padded tokens are all zeros
+`Mask`         ``(height, width)``  a binary image: independent Bernoulli pixels
+=============  ==================  ==========================================================
+
+Padding is part of the space: ``mask`` is 1 where a unit (token, pixel) is real and 0 where it is padding,
+and the outputs of padded units are zeros, so that nothing computed from them changes with padding.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["Batch", "Mask", "MultiLabel", "Prediction", "Space", "Tags"]
+
+
+class Batch(NamedTuple):
+    """A mini-batch: inputs ``x``, truth ``y`` ``(batch, *event)`` and the mask of real units."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
+
+
+class Space(ABC):
+    """Base class of output spaces; see the module's table."""
+
+    #: number of trailing dimensions that make up one output
+    event_dims: int
+
+    @abstractmethod
+    def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Expected output under the network's distribution, for logits with or without candidate axis."""
+
+    @abstractmethod
+    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+        """``count`` independent outputs for each instance, ``(batch, count, *event)``, no gradient."""
+
+    @abstractmethod
+    def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Log-probability of candidates ``(batch, K, *event)`` as ``(batch, K)``; linear in ``y``."""
+
+    @abstractmethod
+    def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Euclidean projection of any tensor onto the relaxed outputs."""
+
+    @abstractmethod
+    def decode(self, relaxed: Tensor) -> Tensor:
+        """The discrete output nearest to a relaxed one (threshold 0.5, or the largest tag)."""
+
+    @abstractmethod
+    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """An all-zero output for each input, ``(batch, *event)``: the shape that logits will have."""
+
+    def _masked(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Values ``(batch, *event)`` or ``(batch, K, *event)`` with padded units set to zero."""
+        if mask is None:
+            return values
+        mask = mask.to(values.dtype)
+        if mask.dim() < self.event_dims + 1:  # one entry per token, an event has tags as well
+            mask = mask.unsqueeze(-1)
+        return values * (mask.unsqueeze(1) if values.dim() > self.event_dims + 1 else mask)
+
+
+class _Binary(Space):
+    """Independent Bernoulli units; `MultiLabel` and `Mask` differ only in their event."""
+
+    def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._masked(torch.sigmoid(logits), mask)
+
+    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+        probabilities = torch.sigmoid(logits.detach()).unsqueeze(1)
+        shape = (logits.shape[0], count, *logits.shape[1:])
+        return self._masked(torch.bernoulli(probabilities.expand(shape)), mask)
+
+    def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        # log P(y) = Σ_i y_i·l_i − softplus(l_i): one matrix product for all candidates.
+        logits = self._masked(logits, mask)
+        chosen = torch.einsum("bke,be->bk", y.flatten(2), logits.flatten(1))
+        normaliser = self._masked(F.softplus(logits), mask).flatten(1).sum(1)
+        return chosen - normaliser.unsqueeze(1)
+
+    def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._masked(y.clamp(0, 1), mask)
+
+    def decode(self, relaxed: Tensor) -> Tensor:
+        return (relaxed >= 0.5).to(relaxed.dtype)
+
+
+@dataclass(frozen=True)
+class MultiLabel(_Binary):
+    """Sets of labels.
+
+    >>> space = MultiLabel(3)
+    >>> logits = torch.tensor([[0.0, 100.0, -100.0]])
+    >>> space.relax(logits)
+    tensor([[0.5000, 1.0000, 0.0000]])
+    >>> space.log_prob(logits, torch.tensor([[[1.0, 1.0, 0.0]]])).exp()
+    tensor([[0.5000]])
+    """
+
+    labels: int
+    event_dims = 1
+
+    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.zeros(len(x), self.labels, device=x.device)
+
+
+@dataclass(frozen=True)
+class Mask(_Binary):
+    """Binary images, ``(height, width)``; the size is read from the logits.
+
+    >>> Mask().decode(torch.tensor([[[0.2, 0.7]]]))
+    tensor([[[0., 1.]]])
+    """
+
+    event_dims = 2
+
+    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.zeros(len(x), *x.shape[-2:], device=x.device)
+
+
+@dataclass(frozen=True)
+class Tags(Space):
+    """One of ``tags`` tags for each token, as one-hot vectors; ``mask`` is ``(batch, length)``.
+
+    >>> space = Tags(2)
+    >>> logits = torch.zeros(1, 3, 2)
+    >>> mask = torch.tensor([[1.0, 1.0, 0.0]])
+    >>> space.relax(logits, mask)
+    tensor([[[0.5000, 0.5000],
+             [0.5000, 0.5000],
+             [0.0000, 0.0000]]])
+    """
+
+    tags: int
+    event_dims = 2
+
+    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.zeros(*x.shape[:2], self.tags, device=x.device)
+
+    def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._masked(logits.softmax(-1), mask)
+
+    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+        batch, length, tags = logits.shape
+        probabilities = logits.detach().softmax(-1).reshape(batch * length, tags)
+        drawn = torch.multinomial(probabilities, count, replacement=True)
+        drawn = drawn.reshape(batch, length, count).transpose(1, 2)
+        one_hot = F.one_hot(drawn, tags).to(logits.dtype)
+        return self._masked(one_hot, mask)
+
+    def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        log_probabilities = self._masked(logits.log_softmax(-1), mask)
+        return torch.einsum("bke,be->bk", y.flatten(2), log_probabilities.flatten(1))
+
+    def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        # Projection onto the simplex (Duchi et al. 2008): subtract the threshold that leaves a sum of 1.
+        ordered = y.sort(dim=-1, descending=True).values
+        excess = ordered.cumsum(-1) - 1
+        rank = torch.arange(1, y.shape[-1] + 1, device=y.device, dtype=y.dtype)
+        support = (ordered * rank > excess).sum(-1, keepdim=True)
+        threshold = excess.gather(-1, support - 1) / support
+        projected = (y - threshold).clamp(min=0)
+        return self._masked(projected, mask)
+
+    def decode(self, relaxed: Tensor) -> Tensor:
+        best = F.one_hot(relaxed.argmax(-1), self.tags).to(relaxed.dtype)
+        return best * (relaxed.sum(-1, keepdim=True) > 0)  # padding stays zero
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A network's logits seen as a distribution over a space.
+
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> prediction.cross_entropy(torch.tensor([[1.0, 0.0]]))
+    tensor([1.3863])
+    """
+
+    space: Space
+    logits: Tensor
+    mask: Tensor | None = None
+
+    @property
+    def relaxed(self) -> Tensor:
+        """``ŷ = relax(A(x))``, ``(batch, *event)``."""
+        return self.space.relax(self.logits, self.mask)
+
+    def sample(self, count: int) -> Tensor:
+        """``count`` outputs from ``P(·|x)``, ``(batch, count, *event)``."""
+        return self.space.sample(self.logits, count, self.mask)
+
+    def perturb(self, count: int, std: float) -> Tensor:
+        """Relaxed outputs of logits with Gaussian noise added, ``(batch, count, *event)``."""
+        logits = self.logits.unsqueeze(1).expand(-1, count, *self.logits.shape[1:])
+        return self.space.relax(logits + std * torch.randn_like(logits), self.mask)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """``log P(y|x)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
+        return self.space.log_prob(self.logits, y, self.mask)
+
+    def cross_entropy(self, truth: Tensor) -> Tensor:
+        """Cross-entropy of the truth, summed over units, ``(batch,)``."""
+        return -self.log_prob(truth.unsqueeze(1)).squeeze(1)
+
+    def detach(self) -> Prediction:
+        """The same prediction, held fixed."""
+        return replace(self, logits=self.logits.detach())

@@ -1,0 +1,52 @@
+"""Predictions for a whole data set."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lossnet.methods.base import Predict
+from lossnet.spaces import Batch
+
+__all__ = ["Dataset", "predict"]
+
+
+class Dataset(Protocol):
+    """Anything with a length that assembles batches from row numbers."""
+
+    def __len__(self) -> int:
+        """Number of instances."""
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The instances at these rows."""
+
+
+def predict(
+    model: Predict, data: Dataset, device: torch.device | str = "cpu", batch_size: int = 512
+) -> tuple[Tensor, Tensor]:
+    """Relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
+
+    ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.
+    """
+    relaxed, truth = [], []
+    with torch.no_grad():
+        for rows in torch.arange(len(data), device=device).split(batch_size):
+            batch = data.batch(rows).to(device)
+            relaxed.append(model(batch.x, batch.mask))
+            truth.append(batch.y)
+    return _stack(relaxed), _stack(truth)
+
+
+def _stack(parts: list[Tensor]) -> Tensor:
+    """Concatenates along the first axis; events that differ in size are padded with zeros."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return torch.cat(parts)
+    sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].dim())]
+    padded = []
+    for part in parts:
+        gaps = [size - have for size, have in zip(sizes, part.shape[1:], strict=True)]
+        padded.append(F.pad(part, [side for gap in reversed(gaps) for side in (0, gap)]))
+    return torch.cat(padded)

@@ -1,0 +1,78 @@
+"""Whole batches as CUDA graphs: these networks are so small that launching kernels costs more than running them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lossnet.spaces import Batch
+
+__all__ = ["GraphRunner"]
+
+#: a batch gives the networks' names and ``(updates, 2)`` losses and gradient norms
+RunBatch = Callable[[Batch], tuple[list[str], Tensor]]
+
+
+class GraphRunner:
+    """Runs batches eagerly a few times, then captures all of a batch's updates as one graph and replays it.
+
+    Only batches of the first batch's shape are captured; others, such as an epoch's last, run eagerly.
+    Where capture is impossible (gradient-based inference looks at its own progress), it says why once
+    and goes on eagerly.  Optimizers must be capturable.
+    """
+
+    def __init__(self, run: RunBatch, warm_up: int = 3) -> None:
+        self._run = run
+        self._eager_left = warm_up
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._impossible = False
+        self._input: Batch | None = None
+        self._output: tuple[list[str], Tensor] | None = None
+
+    def __call__(self, batch: Batch) -> tuple[list[str], Tensor]:
+        """Takes the batch's optimizer steps."""
+        if self._impossible or (self._input is not None and batch.x.shape != self._input.x.shape):
+            return self._run(batch)
+        if self._input is None:
+            self._input = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
+        if self._eager_left > 0:
+            self._eager_left -= 1
+            return self._warm_up(batch)
+        for place, part in zip(self._input, batch, strict=True):
+            if place is not None and part is not None:
+                place.copy_(part)
+        if self._graph is None and not self._capture():
+            return self._run(batch)
+        assert self._graph is not None and self._output is not None
+        self._graph.replay()
+        names, values = self._output
+        return names, values.clone()
+
+    def _warm_up(self, batch: Batch) -> tuple[list[str], Tensor]:
+        """A real step on a side stream, as capture needs it, so that nothing is allocated for the first time."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self._run(batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _capture(self) -> bool:
+        assert self._input is not None
+        graph = torch.cuda.CUDAGraph()
+        random = torch.cuda.get_rng_state()
+        try:
+            with torch.cuda.graph(graph):
+                self._output = self._run(self._input)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=2)
+            self._impossible = True
+            torch.cuda.synchronize()
+            torch.cuda.set_rng_state(random)
+            return False
+        self._graph = graph
+        return True

@@ -1,0 +1,416 @@
+"""The training loop, for any method, space and data set."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from lossnet import scores
+from lossnet.methods.base import Method, Stage, Update
+from lossnet.spaces import Batch
+from lossnet.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    nested,
+    optimizer_state,
+    restore_optimizer,
+)
+from lossnet.training.evaluation import Dataset, predict
+from lossnet.training.graph import GraphRunner, RunBatch
+from lossnet.training.progress import Progress, silent
+
+__all__ = ["Dataset", "Interrupted", "NonFiniteLoss", "Trainer"]
+
+
+class NonFiniteLoss(ArithmeticError):
+    """A loss or gradient became infinite or NaN."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by Ctrl-C after saving where it was."""
+
+
+@dataclass
+class _Position:
+    """Where training is; everything here is JSON."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    steps_taken: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    stale: int = 0
+    totals: dict[str, list[float]] = field(default_factory=dict)
+    schedules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Trainer:
+    """Trains a method stage by stage, with early stopping on a validation metric.
+
+    Args:
+        method: what to train.
+        lr: learning rate of every network, or of each by name.
+        weight_decay: AdamW's.
+        batch_size: instances in a batch.
+        max_epochs: of each stage.
+        patience: a stage ends after this many epochs without a better validation metric.
+        monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).
+        clip: largest norm of a network's gradient.
+        plateau_patience: epochs without improvement before learning rates are cut.
+        plateau_factor: what they are multiplied by then.
+        seed: decides initial randomness, data order and dropout; a CPU run repeats bit for bit.
+        device: where to train.
+        checkpoint: a file to save progress in; needed to resume.
+        checkpoint_every: seconds between checkpoints, at epoch ends.
+        progress: show a progress bar.
+
+    >>> from lossnet.data import MultiLabelData
+    >>> from lossnet.methods import CrossEntropy
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> data = MultiLabelData.from_arrays(np.eye(6, dtype="float32"), np.eye(6)[:, :2] + np.eye(6)[:, 2:4])
+    >>> method = CrossEntropy(MultiLabel(2), MLP(6, hidden=8, layers=1, outputs=2))
+    >>> history = Trainer(method, max_epochs=2, progress=False).fit(data, data)
+    >>> sorted(history[0])
+    ['epoch', 'f1', 'gradient_norms', 'losses', 'lr', 'seconds', 'stage', 'valid']
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        lr: float | Mapping[str, float] = 1e-3,
+        weight_decay: float = 1e-5,
+        batch_size: int = 32,
+        max_epochs: int = 100,
+        patience: int = 20,
+        monitor: str | None = None,
+        clip: float = 10.0,
+        plateau_patience: int = 5,
+        plateau_factor: float = 0.5,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        checkpoint: Path | None = None,
+        checkpoint_every: float = 30.0,
+        progress: bool = True,
+    ) -> None:
+        self.method = method.to(device)
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.monitor = monitor or scores.main_metric(method.space)
+        self.clip = clip
+        self.plateau_patience = plateau_patience
+        self.plateau_factor = plateau_factor
+        self.seed = seed
+        self.device = torch.device(device)
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.progress = progress
+        self._position = _Position()
+        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._schedules: dict[str, torch.optim.lr_scheduler.ReduceLROnPlateau] = {}
+        self._best: dict[str, Tensor] = {}
+        self._stop_requested = False
+        self._run_batch: RunBatch
+        self._last_saved = 0.0
+
+    @property
+    def steps_taken(self) -> int:
+        """Optimizer steps taken so far, over all networks and stages."""
+        return self._position.steps_taken
+
+    def fit(self, train: Dataset, valid: Dataset, resume: bool = False) -> list[dict[str, Any]]:
+        """Trains and returns the history, one entry per epoch; the method then has its best weights.
+
+        With ``resume``, continues from the checkpoint to what an uninterrupted run would have given.
+        """
+        if len(train) == 0 or len(valid) == 0:
+            raise ValueError("training needs at least one training and one validation instance")
+        self._position = _Position()
+        devices = [self.device] if self.device.type == "cuda" else []
+        show = Progress() if self.progress else silent()
+        self._last_saved = time.monotonic()
+        with torch.random.fork_rng(devices), self._interruptible(), show:
+            torch.manual_seed(self.seed)
+            saved = self._read_checkpoint() if resume else None
+            stages = self.method.stages()
+            while self._position.stage < len(stages):
+                stage = stages[self._position.stage]
+                self._prepare(stage, saved)
+                saved = None
+                self._fit_stage(stage, train, valid, show)
+        self.method.eval()
+        return self._position.history
+
+    # ------------------------------------------------------------------ one stage
+
+    def _prepare(self, stage: Stage, saved: Checkpoint | None) -> None:
+        """Fresh optimizers and schedules for a stage, or those of the checkpoint."""
+        self._optimizers, self._schedules, self._best = {}, {}, {}
+        for name in stage.networks:
+            parameters = list(self.method.get_submodule(name).parameters())
+            rate = self.lr if isinstance(self.lr, (int, float)) else self.lr.get(name, 1e-3)
+            # A graph replays the step with whatever rate its tensor holds.
+            on_gpu = self.device.type == "cuda"
+            optimizer = torch.optim.AdamW(
+                parameters,
+                lr=torch.tensor(rate, device=self.device) if on_gpu else rate,
+                weight_decay=self.weight_decay,
+                fused=True,
+                capturable=on_gpu,
+            )
+            self._optimizers[name] = optimizer
+            self._schedules[name] = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, mode="max", factor=self.plateau_factor, patience=self.plateau_patience
+            )
+        if saved is not None:
+            self._restore(saved)
+        self._run_batch = partial(self._take_steps, stage)
+        if self.device.type == "cuda":
+            self._run_batch = GraphRunner(self._run_batch)
+
+    def _fit_stage(self, stage: Stage, train: Dataset, valid: Dataset, show: Progress) -> None:
+        position = self._position
+        while position.epoch < self.max_epochs and position.stale < self.patience:
+            started = time.monotonic()
+            self._run_epoch(stage, train, show)
+            position.seconds += time.monotonic() - started
+            self.method.eval()
+            relaxed, truth = predict(stage.predict, valid, self.device)
+            metrics = scores.metrics(self.method.space, relaxed, truth)
+            self._close_epoch(stage, metrics)
+            show.epoch(position.history[-1], self.monitor, position.best)
+            if time.monotonic() - self._last_saved >= self.checkpoint_every:
+                self._save()
+        for name, tensor in self.method.state_dict().items():
+            if name in self._best:
+                tensor.copy_(self._best[name])
+        self._position = _Position(
+            stage=position.stage + 1, steps_taken=position.steps_taken, history=position.history
+        )
+
+    def _run_epoch(self, stage: Stage, train: Dataset, show: Progress) -> None:
+        position = self._position
+        self.method.eval()  # networks that this stage does not train are frozen: no dropout either
+        for name in stage.networks:
+            self.method.get_submodule(name).train()
+        batches = self._order(len(train)).to(self.device).split(self.batch_size)
+        show.start_epoch(stage.name, position.epoch, self.max_epochs, len(batches), position.step)
+        pending: list[tuple[list[str], Tensor]] = []
+        # Reading a value from a GPU waits for it, so there it is done rarely.
+        interval = 1 if self.device.type == "cpu" else 64
+        for step in range(position.step, len(batches)):
+            batch = train.batch(batches[step]).to(self.device)
+            pending.append(self._run_batch(batch))
+            position.steps_taken += len(pending[-1][0])
+            position.step = step + 1
+            if len(pending) == interval or position.step == len(batches):
+                self._account(stage, pending)
+                pending.clear()
+                show.step(position.step, _averages(position.totals))
+            if self._stop_requested:
+                self._account(stage, pending)
+                self._interrupt()
+
+    def _take_steps(self, stage: Stage, batch: Batch) -> tuple[list[str], Tensor]:
+        """Takes a batch's optimizer steps; returns the networks' names and ``(updates, 2)`` loss and norm."""
+        names, values = [], []
+        for update in stage.updates(batch):
+            norm = self._apply(update)
+            names.append(update.network)
+            values += [update.loss.detach(), norm]
+        return names, torch.stack(values).reshape(-1, 2)
+
+    def _apply(self, update: Update) -> Tensor:
+        optimizer = self._optimizers[update.network]
+        parameters = optimizer.param_groups[0]["params"]
+        gradients = update.gradients
+        if gradients is None:
+            # Only this network's gradients: those of the other one would pile up unused.
+            gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        norm = get_total_norm([gradient for gradient in gradients if gradient is not None])
+        if self.device.type != "cpu" or norm > self.clip:
+            clip_grads_with_norm_(parameters, self.clip, norm)
+        optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+        return norm
+
+    def _order(self, instances: int) -> Tensor:
+        """The data order: a function of seed, stage and epoch alone, so that resuming needs no loader state."""
+        numbers = [self.seed, self._position.stage, self._position.epoch]
+        seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+        return torch.randperm(instances, generator=torch.Generator().manual_seed(seed))
+
+    def _account(self, stage: Stage, pending: list[tuple[list[str], Tensor]]) -> None:
+        """Adds losses and gradient norms to the epoch's totals; stops at the first that is not finite."""
+        if not pending:
+            return
+        rows = torch.cat([values for _, values in pending]).tolist()
+        names = [name for part, _ in pending for name in part]
+        for index, (name, (loss, norm)) in enumerate(zip(names, rows, strict=True)):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._complain(stage, name, loss, norm, len(names) - index)
+            total = self._position.totals.setdefault(name, [0.0, 0.0, 0.0])
+            total[0] += loss
+            total[1] += norm
+            total[2] += 1
+
+    def _complain(self, stage: Stage, name: str, loss: float, norm: float, back: int) -> None:
+        rate = float(self._optimizers[name].param_groups[0]["lr"])
+        advice = [
+            f"a smaller learning rate (now {rate:g})",
+            f"a smaller gradient clip (now {self.clip:g})",
+        ]
+        if name == "task_net" and len(self._optimizers) > 1:
+            advice.append("a smaller energy weight")
+        raise NonFiniteLoss(
+            f"{name}: loss {loss:g}, gradient norm {norm:g} at optimizer step "
+            f"{self._position.steps_taken - back + 1} (stage '{stage.name}', epoch "
+            f"{self._position.epoch + 1}, batch {self._position.step}); try {', or '.join(advice)}, "
+            f"and check the inputs for very large values"
+        )
+
+    def _close_epoch(self, stage: Stage, metrics: dict[str, float]) -> None:
+        position = self._position
+        if self.monitor not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise ValueError(f"monitor={self.monitor!r} is not among the metrics: {known}")
+        value = metrics[self.monitor]
+        averages = _averages(position.totals)
+        position.history.append(
+            {
+                "stage": stage.name,
+                "epoch": position.epoch + 1,
+                "losses": {name: average[0] for name, average in averages.items()},
+                "gradient_norms": {name: average[1] for name, average in averages.items()},
+                "lr": {n: float(o.param_groups[0]["lr"]) for n, o in self._optimizers.items()},
+                self.monitor: value,
+                "valid": metrics,
+                "seconds": round(position.seconds, 3),
+            }
+        )
+        if position.best is None or value > position.best:
+            position.best, position.best_epoch, position.stale = value, position.epoch, 0
+            prefixes = tuple(f"{name}." for name in stage.networks)
+            self._best = {
+                name: tensor.detach().clone()
+                for name, tensor in self.method.state_dict().items()
+                if name.startswith(prefixes)
+            }
+        else:
+            position.stale += 1
+        for schedule in self._schedules.values():
+            schedule.step(value)
+        position.epoch += 1
+        position.step, position.totals, position.seconds = 0, {}, 0.0
+
+    # ------------------------------------------------------------------ saving and resuming
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        self._position.schedules = {
+            name: {k: v for k, v in schedule.state_dict().items() if _is_plain(v)}
+            for name, schedule in self._schedules.items()
+        }
+        tensors = nested("weights", self.method.state_dict()) | nested("best", self._best)
+        for name, optimizer in self._optimizers.items():
+            tensors |= nested(f"optimizer/{name}", optimizer_state(optimizer))
+        tensors["rng/cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["rng/cuda"] = torch.cuda.get_rng_state(self.device)
+        state = {"settings": self._settings(), "position": asdict(self._position)}
+        Checkpoint(tensors, state).save(self.checkpoint)
+        self._last_saved = time.monotonic()
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to equal an uninterrupted one."""
+        rates = self.lr if isinstance(self.lr, (int, float)) else dict(self.lr)
+        names = ("weight_decay", "batch_size", "monitor", "clip", "seed")
+        names += ("plateau_patience", "plateau_factor")
+        return {"lr": rates, **{name: getattr(self, name) for name in names}}
+
+    def _read_checkpoint(self) -> Checkpoint:
+        if self.checkpoint is None:
+            raise CheckpointError("resuming needs a checkpoint: give the trainer a file for it")
+        saved = Checkpoint.load(self.checkpoint)
+        for name, value in self._settings().items():
+            before = saved.state["settings"].get(name)
+            if before != value:
+                raise CheckpointError(
+                    f"{self.checkpoint}: saved with {name}={before}, resumed with {name}={value}; "
+                    f"use the same settings"
+                )
+        try:
+            self.method.load_state_dict(saved.part("weights"))
+        except RuntimeError as error:
+            raise CheckpointError(f"{self.checkpoint}: other networks than these ({error})") from error
+        self._position = _Position(**saved.state["position"])
+        torch.set_rng_state(saved.tensors["rng/cpu"])
+        if self.device.type == "cuda" and "rng/cuda" in saved.tensors:
+            torch.cuda.set_rng_state(saved.tensors["rng/cuda"], self.device)
+        return saved
+
+    def _restore(self, saved: Checkpoint) -> None:
+        for name, optimizer in self._optimizers.items():
+            restore_optimizer(optimizer, saved.part(f"optimizer/{name}"))
+            self._schedules[name].load_state_dict(self._position.schedules[name])
+        self._best = {name: t.to(self.device) for name, t in saved.part("best").items()}
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C asks the loop to stop after the current batch; a second one stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def request(number: int, frame: FrameType | None) -> None:
+            self._stop_requested = True
+            signal.signal(signal.SIGINT, before)
+
+        self._stop_requested = False
+        signal.signal(signal.SIGINT, request)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self) -> None:
+        self._save()
+        where = "" if self.checkpoint is None else f"; progress is saved in {self.checkpoint}"
+        raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}")
+
+
+def _averages(totals: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
+    """Mean loss and gradient norm of each network."""
+    return {name: (loss / count, norm / count) for name, (loss, norm, count) in totals.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str)) or (
+        isinstance(value, list) and all(map(_is_plain, value))
+    )

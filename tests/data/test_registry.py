@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from lossnet.data import DataError, Entry, Split, describe, entry, find, load, names
+from lossnet.data.download import Download, fetch
+from lossnet.data.registry import _ENTRIES
+
+ROWS = 30
+
+
+def mulan(folder, name: str, xml: bool = True, first: str = "") -> None:
+    """A small file in the format of the named set, with its XML list or MEKA's count."""
+    folder.mkdir(parents=True)
+    head = "@relation r\n" if xml else "@relation 'r: -C -2'\n"
+    head += first + "@attribute w {0,1}\n@attribute v numeric\n"
+    head += "@attribute TAG_a {0,1}\n@attribute TAG_b {0,1}\n@data\n"
+    own = "p1," if first else ""
+    rows = [f"{own}{i % 2},{i},{i % 3 == 0:d},{i % 5 > 0:d}" for i in range(ROWS)]
+    (folder / f"{name}.arff").write_text(head + "\n".join(rows) + "\n")
+    if xml:
+        text = '<labels><label name="TAG_a"/><label name="TAG_b"/></labels>'
+        (folder / f"{name}.xml").write_text(text)
+
+
+@pytest.mark.parametrize("below", ["", "mlc"])
+@pytest.mark.parametrize(
+    ("name", "xml"), [("bookmarks", True), ("eurlexev", False), ("bibtex", True)]
+)
+def test_named_files(tmp_path, name, xml, below):
+    mulan(tmp_path / below / name, name, xml)
+    loaded = load(name, tmp_path)
+    assert loaded.name == name
+    assert loaded.split_name == "stratified(seed=0)"
+    assert len(loaded.train) + len(loaded.valid) + len(loaded.test) == ROWS
+    assert loaded.train.label_names == ("TAG_a", "TAG_b")
+    assert not loaded.preprocessor.standardises
+    assert load(name, tmp_path, seed=3).split_name == "stratified(seed=3)"
+
+
+def test_where_files_are_looked_for(tmp_path, monkeypatch):
+    for place in ("given", "named", "cache/lossnet"):
+        mulan(tmp_path / place / "emotions", "emotions")
+    monkeypatch.setenv("LOSSNET_DATA", str(tmp_path / "named"))
+    assert find("emotions", tmp_path / "given") == tmp_path / "given" / "emotions"
+    assert find("emotions", tmp_path / "none") == tmp_path / "named" / "emotions"
+    monkeypatch.delenv("LOSSNET_DATA")
+    assert find("emotions") == tmp_path / "cache/lossnet/emotions"
+    assert find("bibtex") is None
+
+
+def test_splits_by_file(tmp_path):
+    mulan(tmp_path / "emotions", "emotions")
+    rows = np.arange(ROWS)
+    Split(rows[:10], rows[10:12], rows[12:15]).write(tmp_path / "emotions" / "split.json")
+    loaded = load("emotions", tmp_path)
+    assert loaded.split_name == "split.json"
+    assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (10, 2, 3)
+    np.testing.assert_allclose(loaded.train.x[:, 1].mean(), 0, atol=1e-6)  # by the training rows
+    np.testing.assert_allclose(loaded.train.x[:, 1].std(), 1, rtol=1e-5)
+    assert set(loaded.train.x[:, 0]) == {0, 1}
+    Split(rows[:3], rows[3:4], rows[4:5]).write(tmp_path / "mine.json")
+    mine = load("emotions", tmp_path, split=tmp_path / "mine.json")
+    assert mine.split_name == "mine.json"
+    assert len(mine.train) == 3
+    own = load("digits-pairs", split=tmp_path / "mine.json")
+    assert len(own.train) == 3
+
+
+def test_a_row_name_is_dropped(tmp_path):
+    mulan(tmp_path / "genbase", "genbase", first="@attribute protein {p1,p2,p3}\n")
+    assert load("genbase", tmp_path).train.feature_names == ("w", "v")
+
+
+def clus(folder, labels="01,01/02") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, rows in (("train", 4), ("valid", 2), ("test", 3)):
+        declared = labels if part == "test" else "01,01/02"
+        head = "@relation r\n@attribute a numeric\n@attribute b {x,y}\n"
+        head += f"@attribute class hierarchical {declared}\n@data\n"
+        body = "".join(
+            f"{i if i else '?'},{'xy'[i % 2]},01{'/02' * (i % 2)}\n" for i in range(rows)
+        )
+        (folder / f"spo_FUN.{part}.arff").write_text(head + body)
+
+
+def test_sets_in_three_files(tmp_path):
+    clus(tmp_path / "spo_fun")
+    loaded = load("spo_fun", tmp_path)
+    assert loaded.split_name == "files"
+    assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (4, 2, 3)
+    assert loaded.train.label_names == ("root", "01", "01/02")
+    assert loaded.preprocessor.standardises
+    np.testing.assert_allclose(loaded.preprocessor.impute, [2, 0.5, 0.5])
+    np.testing.assert_allclose(loaded.test.x[0], [0, 1, 0])  # missing: the training mean
+    clus(tmp_path / "spo_fun", labels="01,01/02,03")
+    with pytest.raises(DataError, match=r"spo_FUN\.test\.arff: its attributes are not those"):
+        load("spo_fun", tmp_path)
+
+
+def test_paths(tmp_path):
+    path = tmp_path / "films.csv"
+    rows = "".join(f"{i},{'ab'[i % 2]},{i % 2},{i % 3 > 0:d}\n" for i in range(20))
+    path.write_text("size,kind,l_a,l_b\n" + rows)
+    loaded = load(path, labels="l_*", seed=4)
+    assert loaded.name == "films.csv"
+    assert loaded.split_name == "stratified(seed=4)"
+    assert loaded.preprocessor.standardises
+    assert not load(path, labels="l_*", standardise=False).preprocessor.standardises
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "other.csv", labels="l_*")
+
+
+def test_unknown_names():
+    with pytest.raises(DataError, match=r"'bibtext'; did you mean bibtex\? known are bibtex, deli"):
+        load("bibtext")
+    with pytest.raises(DataError, match=r"known are .*digits-pairs"):
+        load("xyzzy")
+    with pytest.raises(DataError, match="labels= is for files"):
+        load("digits-pairs", labels=["a"])
+
+
+@pytest.mark.parametrize("name", [n for n in names() if not n.startswith("digits")])
+def test_absent_files_say_what_to_do(tmp_path, name):
+    with pytest.raises(DataError) as caught:
+        load(name, tmp_path)
+    message = str(caught.value)
+    for part in (*entry(name).files, str(tmp_path / name), entry(name).home, "LOSSNET_DATA"):
+        assert part in message
+
+
+def test_description(tmp_path):
+    mulan(tmp_path / "emotions", "emotions")
+    told = describe("emotions", tmp_path)
+    assert sum(told.instances.values()) == ROWS
+    assert (told.inputs, told.labels) == (2, 2)
+    assert told.labels_per_instance == pytest.approx((10 + 24) / 30)
+    assert told.density == pytest.approx(34 / 60)
+    assert told.frequent_labels == (("TAG_b", 24), ("TAG_a", 10))
+    assert told.home.startswith("https://mulan")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A web server over ``tmp_path/served``, and its address."""
+    (tmp_path / "served").mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = partial(Quiet, directory=str(tmp_path / "served"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_downloads(tmp_path, server, monkeypatch, progress):
+    mulan(tmp_path / "served" / "small", "small")
+    downloads = tuple(
+        Download(
+            f"{server}/small/{file}",
+            hashlib.sha256((tmp_path / "served" / "small" / file).read_bytes()).hexdigest(),
+            file,
+        )
+        for file in ("small.arff", "small.xml")
+    )
+    small = Entry(
+        "small", "a test", files=("small.arff",), beside=("small.xml",), downloads=downloads
+    )
+    monkeypatch.setitem(_ENTRIES, "small", small)
+    loaded = load("small", progress=progress)
+    assert loaded.train.labels == 2
+    kept = tmp_path / "cache" / "lossnet" / "small"
+    assert find("small") == kept
+    with pytest.raises(DataError, match="could not be downloaded"):
+        fetch(Download(f"{server}/nothing", "0" * 64, "nothing"), kept, progress=False)
+    with pytest.raises(DataError, match="could not be downloaded"):
+        fetch(Download(downloads[0].url, "0" * 64, "wrong.arff"), kept, progress=False)
+    assert not (kept / "wrong.arff").exists()
+
+
+REAL = {
+    "bibtex": (7395, 1836, 159), "delicious": (16091, 500, 983), "genbase": (662, 1185, 27),
+    "cal500": (502, 68, 174), "emotions": (593, 72, 6), "expr_fun": (3779, 561, 500),
+    "spo_fun": (3703, 86, 500),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(REAL))
+def test_real_sets(real_data, name):
+    if find(name, real_data) is None:
+        pytest.skip(f"{name} is not in {real_data}")
+    for file, digest in entry(name).sha256.items():
+        content = (find(name, real_data) / file).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest
+    loaded = load(name, real_data)
+    rows = len(loaded.train) + len(loaded.valid) + len(loaded.test)
+    assert rows == REAL[name][0]
+    assert (loaded.test.inputs, loaded.test.labels) == REAL[name][1:]
+    assert not any(part.has_missing for part in (loaded.train, loaded.valid, loaded.test))
+    assert loaded.split_name == ("files" if name.endswith("_fun") else "split.json")
