@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TextIO, get_type_hints
 
 import docstring_parser
 import numpy as np
@@ -22,10 +22,10 @@ import lossnet
 from lossnet import bench, data
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
-from lossnet.model import ModelError, load
+from lossnet.model import load
 from lossnet.run import Run, decoded_metrics, train, write_json
 from lossnet.settings import Settings, default_recipe, find_recipe, read_recipe
-from lossnet.training import CheckpointError, Interrupted, NonFiniteLoss
+from lossnet.training import Interrupted, NonFiniteLoss
 
 __all__ = ["main"]
 
@@ -90,8 +90,7 @@ def _train(options: Namespace) -> None:
         resume=options.resume,
         progress=not options.quiet,
     )
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(max(1, options.threads))
     result = train(run)
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
@@ -102,8 +101,7 @@ def _train(options: Namespace) -> None:
 
 def _evaluate(options: Namespace) -> None:
     model = load(options.model)
-    source = data.read(options.data, labels=options.labels) if _is_file(options.data) else None
-    if source is None:
+    if not Path(options.data).is_file():
         loaded = data.load(options.data, data_dir=options.data_dir, split=options.split)
         parts = {"valid": loaded.valid, "test": loaded.test}
         if loaded.train.label_names != model.label_names:
@@ -130,31 +128,42 @@ def _predict(options: Namespace) -> None:
         "expected-f1": ExpectedF1(),
     }[options.decode]
     chosen = decoder(probabilities)
-    stream = sys.stdout if options.output is None else open(options.output, "w", newline="")
-    try:
+    with ExitStack() as stack:
+        stream: TextIO = sys.stdout
+        if options.output is not None:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            stream = stack.enter_context(options.output.open("w", newline="", encoding="utf-8"))
         writer = csv.writer(stream)
         writer.writerow(["row", "labels", *model.label_names])
         for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
             named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
             writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
-    finally:
-        if stream is not sys.stdout:
-            stream.close()
 
 
 def _data(options: Namespace) -> None:
     if options.action == "list":
-        table = Table("name", "what")
+        table = Table("name", "what", "at hand")
         for name in data.names():
-            table.add_row(name, data.describe(name)["description"])
+            entry = data.entry(name)
+            found = not entry.files or data.find(name, options.data_dir) is not None
+            table.add_row(name, entry.description, "yes" if found else "no")
         Console().print(table)
         return
     if options.name is None:
-        raise ValueError("name a data set: lossnet data show digits-completion")
-    table = Table("property", "value", title=options.name)
-    for key, value in data.describe(options.name, options.data_dir, counts=True).items():
-        table.add_row(key, str(value))
+        raise ValueError("name a data set or a file: lossnet data show digits-completion")
+    shown = data.describe(options.name, options.data_dir, options.split, options.labels)
+    table = Table("property", "value", title=shown.name)
+    for key, value in dataclasses.asdict(shown).items():
+        table.add_row(key.replace("_", " "), _readable(value))
     Console().print(table)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"{name} ({count})" for name, count in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _methods(options: Namespace) -> None:
@@ -215,7 +224,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
     _add_data_options(training)
     training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
-    training.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch decides")
+    training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     training.add_argument("--quiet", action="store_true", help="no progress bar")
     _add_settings(training)
@@ -250,7 +259,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     )
     datasets.add_argument("action", choices=["list", "show"], help="what to do")
     datasets.add_argument("name", type=str | None, nargs="?", help="the data set to show")
-    datasets.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    _add_data_options(datasets)
     commands.add_subcommand("data", datasets, help="list or show data sets")
 
     commands.add_subcommand("methods", _parser("List methods and losses."), help="list methods")
@@ -297,10 +306,6 @@ def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
     if path is not None:
         recipe: dict[str, Any] = read_recipe(path)
         parser.set_defaults(recipe)
-
-
-def _is_file(name: str) -> bool:
-    return Path(name).is_file()
 
 
 def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:

@@ -73,7 +73,7 @@ def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199) -> flo
         f1 += (2 * correct / (chosen + size[part].unsqueeze(1))).sum(0)
     best = (f1 >= f1.max() * (1 - 1e-7)).nonzero().flatten().cpu()
     nearest = best[(thresholds[best] - 0.5).abs().argmin()]
-    return round(float(thresholds[nearest]), 6)
+    return int(nearest + 1) / (grid + 1)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,9 @@ class ExpectedF1:
     chunk: int = 64
 
     def __call__(self, probabilities: Tensor) -> Tensor:
-        parts = [self._decode(part) for part in probabilities.split(self.chunk)]
-        return torch.cat(parts) if parts else torch.zeros_like(probabilities)
+        if len(probabilities) == 0:
+            return torch.zeros_like(probabilities)
+        return torch.cat([self._decode(part) for part in probabilities.split(self.chunk)])
 
     def _decode(self, probabilities: Tensor) -> Tensor:
         ordered, order = probabilities.double().sort(dim=1, descending=True)

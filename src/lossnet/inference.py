@@ -130,7 +130,7 @@ class GradientInference:
                 if not active.any():
                     break
             steps += active
-            direction, first, second = self._direction(gradient, first, second, step + 1)
+            direction, first, second = self._direction(space, gradient, first, second, step + 1)
             state = state - self.lr * direction * _event(active, direction)
             if self.update == "gradient":
                 state = space.project(state, mask)
@@ -150,10 +150,10 @@ class GradientInference:
         return space.relax(origin + noise, mask)
 
     def _output(self, space: Space, state: Tensor, mask: Tensor | None) -> Tensor:
-        return space.relax(state, mask) if self.update == "mirror" else state
+        return space.relax(state, mask) if self.update == "mirror" else state.detach()
 
     def _direction(
-        self, gradient: Tensor, first: Tensor, second: Tensor, step: int
+        self, space: Space, gradient: Tensor, first: Tensor, second: Tensor, step: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         if self.optimizer == "sgd":
             return gradient, first, second
@@ -161,7 +161,11 @@ class GradientInference:
             first = 0.9 * first + gradient
             return first, first, second
         first = 0.9 * first + 0.1 * gradient
-        second = 0.999 * second + 0.001 * gradient**2
+        square = gradient**2
+        if space.unit_dims:
+            # One scale for all tags of a token: a scale each would make every rewarded tag tie.
+            square = square.mean(-1, keepdim=True).expand_as(square)
+        second = 0.999 * second + 0.001 * square
         scale = (second / (1 - 0.999**step)).sqrt() + 1e-8
         return first / (1 - 0.9**step) / scale, first, second
 

@@ -79,10 +79,9 @@ class Model:
     def evaluate(
         self, data: MultiLabelData, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor]:
-        """Probabilities and truth of preprocessed data, on the CPU."""
+        """Probabilities and truth of preprocessed data, ``(instances, labels)`` each, on ``device``."""
         self.method.to(device).eval()
-        relaxed, truth = predict(self.method.predict, data, device)
-        return relaxed.cpu(), truth.cpu()
+        return predict(self.method.predict, data, device)
 
     def save(self, folder: Path) -> None:
         """Writes the folder beside its place first, so that a kill never leaves half a model."""

@@ -2,7 +2,7 @@
 
 A score compares candidates ``(batch, K, *event)``, relaxed or discrete, with the truth ``(batch, *event)``
 and returns ``(batch, K)``.  It is differentiable in the candidates and exact on discrete ones;
-``cost = 1 − score``.  Padded units are zeros on both sides and change nothing.
+``cost = 1 − score``.  Padded units are zeros on both sides and change nothing (but see `Hamming`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IoU(Score):
 
 
 class Hamming(Score):
-    """Share of binary units that agree, ``1 − mean |ŷ − y|``.
+    """Share of binary units that agree, ``1 − mean |ŷ − y|``; padding counts as agreement.
 
     >>> Hamming()(torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
     tensor([[0.7500]])
@@ -161,7 +161,9 @@ def main_metric(space: Space) -> str:
     >>> main_metric(MultiLabel(3))
     'f1'
     """
-    names: dict[type[Space], str] = {MultiLabel: "f1", Tags: "accuracy", Mask: "iou"}
-    return names[type(space)]
+    for kind, name in ((MultiLabel, "f1"), (Tags, "accuracy"), (Mask, "iou")):
+        if isinstance(space, kind):
+            return name
+    raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")
 
 

@@ -48,6 +48,8 @@ class Space(ABC):
 
     #: number of trailing dimensions that make up one output
     event_dims: int
+    #: how many of those describe one unit: 1 where a unit is a vector, as a one-hot tag is
+    unit_dims = 0
 
     @abstractmethod
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -156,6 +158,7 @@ class Tags(Space):
 
     tags: int
     event_dims = 2
+    unit_dims = 1
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros(*x.shape[:2], self.tags, device=x.device)
@@ -177,6 +180,7 @@ class Tags(Space):
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         # Projection onto the simplex (Duchi et al. 2008): subtract the threshold that leaves a sum of 1.
+        y = y - y.amax(-1, keepdim=True)  # changes nothing but keeps large values exact
         ordered = y.sort(dim=-1, descending=True).values
         excess = ordered.cumsum(-1) - 1
         rank = torch.arange(1, y.shape[-1] + 1, device=y.device, dtype=y.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
@@ -19,7 +20,6 @@ class Ranking(EnergyLoss):
 
     `NCE` corrects for how probable each sample was; `CD` weighs samples by their cost.
 
-    >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
     >>> loss = Ranking(samples=3)
@@ -50,7 +50,6 @@ class NCE(Ranking):
 
     At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).
 
-    >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
     >>> loss = NCE(samples=1)
@@ -66,7 +65,6 @@ class NCE(Ranking):
 class CD(Ranking):
     """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.2, L_CD, sign put right).
 
-    >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
     >>> CD(samples=1)(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
@@ -76,4 +74,6 @@ class CD(Ranking):
     score: Score = field(default_factory=F1)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
-        return self.score.cost(candidates, truth)
+        cost = self.score.cost(candidates, truth)
+        # Not every score gives an empty truth a cost of 0 against itself.
+        return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)

@@ -44,11 +44,14 @@ class Asymmetric:
     shift: float = 0.05
 
     def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
-        probability = torch.sigmoid(prediction.logits)
-        shifted = (probability - self.shift).clamp(min=0)
-        positive = (1 - probability) ** self.positive_focus * F.logsigmoid(prediction.logits)
-        negative = shifted**self.negative_focus * torch.log1p(-shifted)
-        losses = -(truth * positive + (1 - truth) * negative)
+        logits = prediction.logits
+        # Powers of exactly 0 have no finite gradient for a focus below 1.
+        missed = torch.sigmoid(-logits).clamp(min=1e-8)
+        shifted = (torch.sigmoid(logits) - self.shift).clamp(min=1e-8)
+        log_rest = torch.log1p(-shifted) if self.shift else F.logsigmoid(-logits)
+        positive = missed**self.positive_focus * F.logsigmoid(logits)
+        negative = shifted**self.negative_focus * log_rest * (shifted > 1e-8)
+        losses = -torch.where(truth > 0, positive, negative)
         if prediction.mask is not None:
             losses = losses * prediction.mask
         return losses.flatten(1).sum(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 
@@ -62,17 +63,30 @@ class GraphRunner:
 
     def _capture(self) -> bool:
         assert self._input is not None
+        device = self._input.x.device
+        random = torch.cuda.get_rng_state(device)
         graph = torch.cuda.CUDAGraph()
-        random = torch.cuda.get_rng_state()
+        gc.collect()
+        gc.disable()  # an older graph that is freed during capture would break it
         try:
             with torch.cuda.graph(graph):
                 self._output = self._run(self._input)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=2)
+            warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
             self._impossible = True
-            torch.cuda.synchronize()
-            torch.cuda.set_rng_state(random)
+            torch.cuda.synchronize(device)
+            _renew_generator(device, random)
             return False
+        finally:
+            gc.enable()
         self._graph = graph
         return True
+
+
+def _renew_generator(device: torch.device, state: Tensor) -> None:
+    """A failed capture leaves the device's generator believing that it is still being captured."""
+    fresh = torch.Generator(device)
+    fresh.set_state(state)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())

@@ -1,0 +1,436 @@
+"""Each method's updates: which networks in which order, and the gradient of each, written out again."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.inference import GradientInference
+from lossnet.losses import (
+    CD,
+    NCE,
+    Asymmetric,
+    Margin,
+    Perceptron,
+    Ranking,
+    Regression,
+    RegressionS,
+    TaskLoss,
+)
+from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, InfNet, NCEEnergy, SEALStatic
+from lossnet.nets import MLP
+from lossnet.spaces import Batch, MultiLabel, Prediction
+
+INPUTS, LABELS, ROWS = 5, 4, 6
+SPACE = MultiLabel(LABELS)
+
+
+@pytest.fixture
+def energy():
+    torch.manual_seed(1)
+    return Sum(MLP(INPUTS, 7, 1), Local(7, LABELS), LabelInteraction(LABELS, 3)).double()
+
+
+@pytest.fixture
+def task_net():
+    torch.manual_seed(2)
+    return MLP(INPUTS, 6, 1, LABELS).double()
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, INPUTS, generator=generator, dtype=torch.float64)
+    y = (torch.rand(ROWS, LABELS, generator=generator) < 0.5).double()
+    y[:, 0] = 1
+    return Batch(x, y)
+
+
+# ---------------------------------------------------------------- the formulas, written out again
+
+
+def softplus(z):
+    return torch.log(1 + torch.exp(z))
+
+
+def sigmoid(z):
+    return 1 / (1 + torch.exp(-z))
+
+
+def energy_of(energy, x, y):
+    """``Σ y_i b_iᵀ T(x) + vᵀ softplus(M y)`` of one output per row."""
+    layer, (local, labels) = energy.encoder[0], energy.terms
+    features = softplus(x @ layer.weight.T + layer.bias)
+    alone = (y * (features @ local.weights.weight.T)).sum(1)
+    return alone + softplus(y @ labels.mixing.weight.T) @ labels.weights.weight[0]
+
+
+def logits_of(net, x):
+    hidden = softplus(x @ net[0].weight.T + net[0].bias)
+    return hidden @ net[-1].weight.T + net[-1].bias
+
+
+def f1_of(y, truth):
+    return 2 * torch.minimum(y, truth).sum(1) / (y.sum(1) + truth.sum(1))
+
+
+def ce_of(logits, truth):
+    p = sigmoid(logits)
+    return -(truth * torch.log(p) + (1 - truth) * torch.log(1 - p)).sum(1)
+
+
+def hinge_of(energy, batch, y, margin=True):
+    cost = 1 - f1_of(y, batch.y) if margin else 0
+    violation = cost - energy_of(energy, batch.x, y) + energy_of(energy, batch.x, batch.y)
+    return torch.maximum(violation, torch.zeros_like(violation))
+
+
+def bce_of(energy, batch, y):
+    value, score = sigmoid(-energy_of(energy, batch.x, y)), f1_of(y, batch.y)
+    return -(score * torch.log(value) + (1 - score) * torch.log(1 - value))
+
+
+def softmax_of(energy, batch, candidates, extra):
+    exponents = [
+        -energy_of(energy, batch.x, y) + extra(y)
+        for y in [batch.y, *candidates.unbind(1)]
+    ]
+    total = sum(torch.exp(exponent) for exponent in exponents)
+    return -torch.log(torch.exp(exponents[0]) / total)
+
+
+def by_hand(name, energy, batch, candidates, logits):
+    """The loss of each instance for one of SEAL's energy losses (design, section 3)."""
+    logits = logits.detach()
+    if name == "margin":
+        return hinge_of(energy, batch, candidates[:, 0])
+    if name.startswith("regression"):
+        return sum(bce_of(energy, batch, y) for y in candidates.unbind(1)) / candidates.shape[1]
+    extras = {
+        "nce": lambda y: ce_of(logits, y),  # −log P(y|x)
+        "ranking": lambda y: 0,
+        "cd": lambda y: 1 - f1_of(y, batch.y),
+    }
+    return softmax_of(energy, batch, candidates, extras[name])
+
+
+ENERGY_LOSSES = {
+    "margin": Margin(),
+    "regression": Regression(),
+    "regression-s": RegressionS(samples=3),
+    "nce": NCE(3),
+    "ranking": Ranking(3),
+    "cd": CD(3),
+}
+CANDIDATES = {"margin": 1, "regression": 1, "regression-s": 4, "nce": 3, "ranking": 3, "cd": 3}
+every_loss = pytest.mark.parametrize("name", ENERGY_LOSSES)
+
+
+def gradients(loss, network):
+    return torch.autograd.grad(loss, list(network.parameters()), retain_graph=True)
+
+
+def assert_same_gradients(update_loss, expected_loss, network):
+    torch.testing.assert_close(update_loss, expected_loss, rtol=1e-10, atol=1e-12)
+    found = gradients(update_loss, network)
+    expected = gradients(expected_loss, network)
+    assert any(part.abs().max() > 1e-6 for part in expected)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def descend(update, network, rate=0.1):
+    with torch.no_grad():
+        for parameter, gradient in zip(
+            network.parameters(), gradients(update.loss, network), strict=True
+        ):
+            parameter -= rate * gradient
+
+
+def only(updates):
+    (update,) = updates
+    return update
+
+
+def joint(method):
+    return method.stages()[0].updates
+
+
+# ---------------------------------------------------------------- cross-entropy and fixed losses
+
+
+def test_the_formulas_written_out_agree_with_the_networks(energy, task_net, batch):
+    torch.testing.assert_close(energy_of(energy, batch.x, batch.y), energy(batch.x, batch.y[:, None])[:, 0])
+    torch.testing.assert_close(logits_of(task_net, batch.x), task_net(batch.x))
+
+
+def test_cross_entropy_takes_one_step_on_cross_entropy(task_net, batch):
+    method = CrossEntropy(SPACE, task_net)
+    assert [stage.networks for stage in method.stages()] == [("task_net",)]
+    update = only(joint(method)(batch))
+    assert update.network == "task_net"
+    expected = ce_of(logits_of(task_net, batch.x), batch.y).mean()
+    assert_same_gradients(update.loss, expected, task_net)
+
+
+def test_soft_f1_adds_its_cost_to_cross_entropy(task_net, batch):
+    update = only(joint(CrossEntropy(SPACE, task_net, TaskLoss(ce=0.7, score=30.0)))(batch))
+    logits = logits_of(task_net, batch.x)
+    expected = 0.7 * ce_of(logits, batch.y) + 30 * (1 - f1_of(sigmoid(logits), batch.y))
+    assert_same_gradients(update.loss, expected.mean(), task_net)
+
+
+def test_asymmetric_takes_the_place_of_cross_entropy(task_net, batch):
+    update = only(joint(CrossEntropy(SPACE, task_net, TaskLoss(fixed=Asymmetric())))(batch))
+    p = sigmoid(logits_of(task_net, batch.x))
+    q = torch.maximum(p - 0.05, torch.zeros_like(p))
+    expected = -(batch.y * (1 - p) * torch.log(p) + (1 - batch.y) * q**4 * torch.log(1 - q))
+    assert_same_gradients(update.loss, expected.sum(1).mean(), task_net)
+
+
+# ---------------------------------------------------------------- SEAL
+
+
+@pytest.mark.parametrize(("n_e", "n_t"), [(1, 1), (3, 2), (1, 4)])
+def test_seal_takes_its_energy_steps_then_its_task_steps(task_net, energy, batch, n_e, n_t):
+    method = SEAL(SPACE, task_net, energy, energy_steps=n_e, task_steps=n_t)
+    assert [stage.networks for stage in method.stages()] == [("energy", "task_net")]
+    names = [update.network for update in joint(method)(batch)]
+    assert names == ["energy"] * n_e + ["task_net"] * n_t
+
+
+@every_loss
+def test_seals_energy_step_is_the_published_loss(task_net, energy, batch, name):
+    loss = ENERGY_LOSSES[name]
+    torch.manual_seed(7)
+    candidates = loss.propose(Prediction(SPACE, task_net(batch.x)))
+    assert candidates.shape == (ROWS, CANDIDATES[name], LABELS)
+    torch.manual_seed(7)
+    update = next(joint(SEAL(SPACE, task_net, energy, loss))(batch))
+    assert update.network == "energy"
+    expected = by_hand(name, energy, batch, candidates, logits_of(task_net, batch.x)).mean()
+    assert_same_gradients(update.loss, expected, energy)
+    reached = torch.autograd.grad(update.loss, list(task_net.parameters()), allow_unused=True)
+    assert all(part is None for part in reached), "the task net's prediction is held fixed"
+
+
+@every_loss
+def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energy, batch, name):
+    loss = ENERGY_LOSSES[name]
+    torch.manual_seed(7)
+    prediction = Prediction(SPACE, task_net(batch.x).detach())
+    first, second = loss.propose(prediction), loss.propose(prediction)
+    assert torch.equal(first, second) == (name in ("margin", "regression"))
+    torch.manual_seed(7)
+    updates = joint(SEAL(SPACE, task_net, energy, loss, energy_steps=2))(batch)
+    descend(next(updates), energy)
+    expected = by_hand(name, energy, batch, second, logits_of(task_net, batch.x)).mean()
+    assert_same_gradients(next(updates).loss, expected, energy)
+
+
+@every_loss
+def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
+    weights = TaskLoss(energy=1.7, ce=0.6, score=2.5)
+    before = copy.deepcopy(energy)
+    updates = joint(SEAL(SPACE, task_net, energy, ENERGY_LOSSES[name], weights, task_steps=2))(batch)
+    descend(next(updates), energy, rate=1.0)
+    for _ in range(2):
+        update = next(updates)
+        logits = logits_of(task_net, batch.x)
+        relaxed = sigmoid(logits)
+        rest = 0.6 * ce_of(logits, batch.y) + 2.5 * (1 - f1_of(relaxed, batch.y))
+        expected = (1.7 * energy_of(energy, batch.x, relaxed) + rest).mean()
+        stale = (1.7 * energy_of(before, batch.x, relaxed) + rest).mean()
+        assert not torch.isclose(expected, stale)
+        assert_same_gradients(update.loss, expected, task_net)
+        descend(update, task_net, rate=0.01)  # the second step must see the stepped task net
+    assert next(updates, None) is None
+
+
+# ---------------------------------------------------------------- InfNet
+
+
+def test_seal_with_margin_is_infnets_published_special_case(task_net, energy, batch):
+    """Tu & Gimpel 2018 with the margin kept for the energy and removed for the network."""
+    method = SEAL(SPACE, task_net, energy, Margin(), TaskLoss(energy=1.0, ce=0.0))
+    updates = joint(method)(batch)
+    for _ in range(4):  # whole alternating steps, so that the two games are the same
+        output = sigmoid(logits_of(task_net, batch.x)).detach()
+        gap = energy_of(energy, batch.x, batch.y) - energy_of(energy, batch.x, output)
+        hinge = torch.relu(1 - f1_of(output, batch.y) + gap).mean()
+        update = next(updates)
+        assert_same_gradients(update.loss, hinge, energy)
+        descend(update, energy, rate=0.05)
+
+        output = sigmoid(logits_of(task_net, batch.x))
+        truth = energy_of(energy, batch.x, batch.y)
+        adversary = -(-energy_of(energy, batch.x, output) + truth).mean()
+        update = next(updates)
+        assert update.network == "task_net"
+        torch.testing.assert_close(
+            gradients(update.loss, task_net), gradients(adversary, task_net), rtol=1e-9, atol=1e-12
+        )
+        descend(update, task_net)
+        assert next(updates, None) is None
+        updates = joint(method)(batch)
+
+
+@pytest.mark.parametrize("ce", [0.0, 0.8])
+@pytest.mark.parametrize("weight", [1.0, 2.3])
+def test_infnets_network_maximises_the_margin(task_net, energy, batch, weight, ce):
+    task_loss = TaskLoss(energy=weight, ce=ce)
+    updates = joint(InfNet(SPACE, task_net, energy, Margin(), task_loss))(batch)
+    output = sigmoid(logits_of(task_net, batch.x))
+    update = next(updates)
+    assert_same_gradients(update.loss, hinge_of(energy, batch, output.detach()).mean(), energy)
+    update = next(updates)
+    logits = logits_of(task_net, batch.x)
+    output = sigmoid(logits)
+    expected = weight * (energy_of(energy, batch.x, output) - (1 - f1_of(output, batch.y)))
+    assert update.network == "task_net"
+    assert_same_gradients(update.loss, (expected + ce * ce_of(logits, batch.y)).mean(), task_net)
+
+
+def test_infnet_with_a_perceptron_has_no_cost(task_net, energy, batch):
+    updates = joint(InfNet(SPACE, task_net, energy, Perceptron(), TaskLoss(ce=0.4)))(batch)
+    logits = logits_of(task_net, batch.x)
+    output = sigmoid(logits)
+    hinge = hinge_of(energy, batch, output.detach(), margin=False)
+    assert hinge.max() > 0
+    assert_same_gradients(next(updates).loss, hinge.mean(), energy)
+    expected = energy_of(energy, batch.x, output) + 0.4 * ce_of(logits, batch.y)
+    assert_same_gradients(next(updates).loss, expected.mean(), task_net)
+
+
+def test_infnets_fine_tuning_minimises_the_plain_task_loss(task_net, energy, batch):
+    task_loss = TaskLoss(energy=1.4, ce=0.3, score=2.0)
+    method = InfNet(SPACE, task_net, energy, task_loss=task_loss, energy_steps=2, task_steps=3)
+    first, second = method.stages()
+    assert (first.networks, second.networks) == (("energy", "task_net"), ("task_net",))
+    assert [u.network for u in first.updates(batch)] == ["energy"] * 2 + ["task_net"] * 3
+    updates = list(second.updates(batch))
+    assert [update.network for update in updates] == ["task_net"] * 3
+    logits = logits_of(task_net, batch.x)
+    output = sigmoid(logits)
+    expected = 1.4 * energy_of(energy, batch.x, output) + 0.3 * ce_of(logits, batch.y)
+    expected = expected + 2.0 * (1 - f1_of(output, batch.y))
+    assert_same_gradients(updates[0].loss, expected.mean(), task_net)
+
+
+# ---------------------------------------------------------------- energies alone
+
+NET_START = GradientInference(steps=8, lr=0.5, start="net")
+
+
+def test_spen_pretrains_its_local_term_as_a_classifier(energy, batch):
+    first, second = SPEN(SPACE, energy, inference=NET_START).stages()
+    assert first.networks == second.networks == ("energy",)
+    update = only(first.updates(batch))
+    assert update.network == "energy"
+    layer, local = energy.encoder[0], energy.terms[0].weights.weight
+    logits = -(softplus(batch.x @ layer.weight.T + layer.bias) @ local.T)
+    expected = ce_of(logits, batch.y).mean()
+    torch.testing.assert_close(update.loss, expected, rtol=1e-10, atol=1e-12)
+    trained = nn.ModuleList([layer, energy.terms[0]])
+    assert_same_gradients(update.loss, expected, trained)
+    untouched = list(energy.terms[1].parameters())
+    assert all(g is None for g in torch.autograd.grad(update.loss, untouched, allow_unused=True))
+    torch.testing.assert_close(first.predict(batch.x, None), sigmoid(logits))
+
+
+@pytest.mark.parametrize("lr", [0.5, 50.0])  # with the second, steps overshoot
+def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(
+    energy, batch, lr, monkeypatch
+):
+    method = SPEN(SPACE, energy, inference=GradientInference(steps=8, lr=lr, start="net"))
+    seen = []
+    original = Margin.__call__
+
+    def record(self, function, truth, candidates, prediction):
+        seen.append(candidates)
+        return original(self, function, truth, candidates, prediction)
+
+    monkeypatch.setattr(Margin, "__call__", record)
+    update = only(method.stages()[1].updates(batch))
+    assert update.network == "energy"
+    (candidates,) = seen
+    assert candidates.shape == (ROWS, 1, LABELS)
+    found = candidates[:, 0]
+    assert not found.requires_grad
+    assert_same_gradients(update.loss, hinge_of(energy, batch, found).mean(), energy)
+
+    def violation(y):
+        return 1 - f1_of(y, batch.y) - energy_of(energy, batch.x, y)
+
+    start = sigmoid(energy.unary_logits(batch.x)).detach()
+    gain = (violation(found) - violation(start)).detach()
+    assert (gain >= -1e-12).all()
+    if lr < 1:
+        assert gain.max() > 1e-3
+
+
+def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, monkeypatch):
+    method = DVN(SPACE, energy, inference=NET_START)
+    seen = []
+    original = Regression.__call__
+
+    def record(self, function, truth, candidates, prediction):
+        seen.append(candidates)
+        return original(self, function, truth, candidates, prediction)
+
+    monkeypatch.setattr(Regression, "__call__", record)
+    torch.manual_seed(5)
+    update = only(joint(method)(batch))
+    assert update.network == "energy"
+    ((predicted, attacked, truth),) = (candidates.unbind(1) for candidates in seen)
+    assert torch.equal(truth, batch.y)
+    torch.testing.assert_close(predicted, method.predict(batch.x))
+    assert (energy_of(energy, batch.x, predicted) < energy_of(energy, batch.x, truth)).any()
+    # The adversary starts at Gaussian logits and only ever makes the regression worse.
+    torch.manual_seed(5)
+    torch.randn(ROWS, 1, LABELS, dtype=torch.float64)  # prediction's own, unused, noise
+    start = sigmoid(torch.randn(ROWS, 1, LABELS, dtype=torch.float64))[:, 0]
+    worse = (bce_of(energy, batch, attacked) - bce_of(energy, batch, start)).detach()
+    assert (worse >= -1e-12).all()
+    assert worse.max() > 1e-3
+    expected = sum(bce_of(energy, batch, y) for y in (predicted, attacked, truth)) / 3
+    assert_same_gradients(update.loss, expected.mean(), energy)
+
+
+@pytest.mark.parametrize("name", ["nce", "ranking"])
+def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, energy, batch, name):
+    loss = ENERGY_LOSSES[name]
+    first, second = NCEEnergy(SPACE, energy, task_net, loss, NET_START).stages()
+    assert (first.networks, second.networks) == (("noise_net",), ("energy",))
+    update = only(first.updates(batch))
+    assert update.network == "noise_net"
+    logits = logits_of(task_net, batch.x)
+    assert_same_gradients(update.loss, ce_of(logits, batch.y).mean(), task_net)
+    torch.testing.assert_close(first.predict(batch.x, None), sigmoid(logits))
+    torch.manual_seed(7)
+    samples = loss.propose(Prediction(SPACE, logits.detach()))
+    torch.manual_seed(7)
+    update = only(second.updates(batch))
+    assert update.network == "energy"
+    assert_same_gradients(update.loss, by_hand(name, energy, batch, samples, logits).mean(), energy)
+
+
+def test_seal_static_adds_a_task_stage_to_its_teachers(task_net, energy, batch):
+    teacher = DVN(SPACE, energy, inference=NET_START)
+    weights = TaskLoss(energy=2.0, ce=0.5)
+    first, second = SEALStatic(SPACE, task_net, teacher, weights, task_steps=2).stages()
+    assert (first.networks, second.networks) == (("energy",), ("task_net",))
+    assert [update.network for update in first.updates(batch)] == ["energy"]
+    updates = list(second.updates(batch))
+    assert [update.network for update in updates] == ["task_net"] * 2
+    logits = logits_of(task_net, batch.x)
+    expected = 2 * energy_of(energy, batch.x, sigmoid(logits)) + 0.5 * ce_of(logits, batch.y)
+    assert_same_gradients(updates[0].loss, expected.mean(), task_net)
+
+
+@pytest.mark.parametrize("kind", [SPEN, DVN])
+def test_energy_methods_work_in_double_precision_from_zeros(energy, batch, kind):
+    method = kind(SPACE, energy, inference=GradientInference(steps=2))
+    assert method.predict(batch.x).dtype == torch.float64
+    assert torch.isfinite(only(method.stages()[-1].updates(batch)).loss)

@@ -1,0 +1,478 @@
+import math
+import threading
+from collections.abc import Sized
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lossnet.build import build
+from lossnet.data import MultiLabelData
+from lossnet.methods import CrossEntropy, Method, Stage, Update
+from lossnet.nets import MLP
+from lossnet.scores import metrics
+from lossnet.settings import Settings
+from lossnet.spaces import Batch, MultiLabel
+from lossnet.training import NonFiniteLoss, Trainer, predict
+
+SMALL = Settings(
+    task_hidden=8,
+    energy_hidden=8,
+    global_hidden=4,
+    samples=4,
+    inference_steps=3,
+    energy_steps=2,
+    task_dropout=0.3,
+    energy_dropout=0.3,
+)
+
+
+@pytest.fixture
+def train(make_data):
+    return make_data(40)
+
+
+@pytest.fixture
+def valid(make_data):
+    return make_data(24, seed=1)
+
+
+def made(method="cross-entropy", loss="none", settings=SMALL):
+    torch.manual_seed(0)
+    return build(method, loss, settings, inputs=6, labels=4)
+
+
+def net():
+    torch.manual_seed(0)
+    return CrossEntropy(MultiLabel(4), MLP(6, 8, 1, 4))
+
+
+def fit(method, train, valid, **options):
+    options = {"max_epochs": 3, "batch_size": 16, "progress": False, **options}
+    trainer = Trainer(method, **options)
+    return trainer, trainer.fit(train, valid)
+
+
+def timeless(history):
+    return [{k: v for k, v in entry.items() if k != "seconds"} for entry in history]
+
+
+def same_weights(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+# ---------------------------------------------------------------- the loop is the plain loop
+
+
+class Recording(Sized):
+    """A data set that remembers which rows were asked for."""
+
+    def __init__(self, data):
+        self.data, self.asked = data, []
+
+    def __len__(self):
+        return len(self.data)
+
+    def batch(self, indices):
+        self.asked.append(indices.tolist())
+        return self.data.batch(indices)
+
+
+@pytest.mark.parametrize("clip", [10.0, 0.05])
+def test_training_is_what_a_plain_pytorch_loop_does(train, valid, clip):
+    recording = Recording(train)
+    method = net()
+    plain = MLP(6, 8, 1, 4)
+    plain.load_state_dict(method.task_net.state_dict())
+    # monitor never improves after the first epoch, so keep it at one: best weights are the last
+    fit(method, recording, valid, max_epochs=1, lr=0.02, weight_decay=0.1, clip=clip)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.02, weight_decay=0.1)
+    for rows in recording.asked:
+        batch = train.batch(np.array(rows))
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            plain(batch.x), batch.y, reduction="sum"
+        ) / len(rows)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), clip)
+        optimizer.step()
+    for found, expected in zip(method.task_net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_epoch_visits_every_row_once_in_a_new_order(train, valid):
+    recording = Recording(train)
+    fit(net(), recording, valid, max_epochs=2)
+    assert [len(rows) for rows in recording.asked] == [16, 16, 8] * 2
+    first, second = sum(recording.asked[:3], []), sum(recording.asked[3:], [])
+    assert sorted(first) == sorted(second) == list(range(40))
+    assert first != second
+    assert first != sorted(first)
+
+
+def test_stages_have_orders_of_their_own(train, valid):
+    recording = Recording(train)
+    fit(made("seal-static", "nce"), recording, valid, max_epochs=1)
+    orders = [tuple(sum(recording.asked[i : i + 3], [])) for i in (0, 3, 6)]
+    assert len(set(orders)) == 3
+
+
+# ---------------------------------------------------------------- repeatability
+
+REPEATED = [
+    ("cross-entropy", "soft-f1"),
+    ("seal", "nce"),
+    ("seal", "regression-s"),
+    ("dvn", "regression"),
+    ("seal-static", "nce"),
+]
+
+
+@pytest.mark.parametrize(("method", "loss"), REPEATED)
+def test_a_seed_repeats_bit_for_bit_whatever_the_global_generator(train, valid, method, loss):
+    first, second, other = (made(method, loss) for _ in range(3))
+    torch.manual_seed(123)
+    _, one = fit(first, train, valid, seed=5)
+    torch.manual_seed(321)
+    _, two = fit(second, train, valid, seed=5)
+    _, three = fit(other, train, valid, seed=6)
+    assert same_weights(first, second)
+    assert timeless(one) == timeless(two)
+    assert not same_weights(first, other)
+    assert timeless(one) != timeless(three)
+
+
+def test_fit_leaves_the_global_generators_alone(train, valid):
+    torch.manual_seed(11)
+    np.random.seed(11)
+    expected = (torch.rand(3), np.random.rand())
+    torch.manual_seed(11)
+    np.random.seed(11)
+    method = build("seal", "nce", SMALL, inputs=6, labels=4)
+    torch.manual_seed(11)
+    fit(method, train, valid)
+    assert torch.equal(torch.rand(3), expected[0])
+    assert np.random.rand() == expected[1]
+
+
+# ---------------------------------------------------------------- stopping and best weights
+
+
+class Scripted(Method):
+    """A method whose validation F1 follows a script, one entry per epoch."""
+
+    predictors = ("task_net",)
+
+    def __init__(self, script):
+        super().__init__()
+        self.space = MultiLabel(2)
+        self.task_net = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.task_net.weight)
+        self.script, self.calls, self.states = script, 0, []
+
+    def stages(self):
+        return (Stage("scripted", ("task_net",), self.updates, self.predict),)
+
+    def updates(self, batch):
+        yield Update("task_net", self.task_net.weight.sum())
+
+    def predict(self, x, mask=None):
+        """As many of the rows right as the script says."""
+        value = self.script[min(self.calls, len(self.script) - 1)]
+        self.calls += 1
+        self.states.append(self.task_net.weight.item())
+        right = torch.arange(len(x)) < round(value * len(x))
+        return torch.stack([right.float(), 1 - right.float()], 1)
+
+
+@pytest.fixture
+def ten_rows():
+    y = np.zeros((10, 2))
+    y[:, 0] = 1
+    return MultiLabelData.from_arrays(np.ones((10, 1)), y)
+
+
+def test_patience_counts_epochs_without_improvement(ten_rows):
+    script = [0.3, 0.5, 0.5, 0.4, 0.6, 0.6, 0.5, 0.4, 0.9]
+    method = Scripted(script)
+    _, history = fit(method, ten_rows, ten_rows, max_epochs=50, patience=3)
+    # 0.5 again is no improvement; 0.6 resets the count; three without improvement end it.
+    assert [round(entry["f1"], 6) for entry in history] == script[:8]
+    assert [entry["epoch"] for entry in history] == list(range(1, 9))
+
+
+def test_max_epochs_ends_it_too(ten_rows):
+    _, history = fit(Scripted([0.1]), ten_rows, ten_rows, max_epochs=4, patience=50)
+    assert len(history) == 4
+
+
+def test_the_first_best_epochs_weights_come_back(ten_rows):
+    method = Scripted([0.3, 0.8, 0.5, 0.8, 0.1])
+    fit(method, ten_rows, ten_rows, max_epochs=5, patience=50)
+    assert len(set(method.states)) == 5
+    assert method.task_net.weight.item() == method.states[1]
+
+
+@pytest.mark.parametrize("names", [("cross-entropy", "none"), ("seal", "nce"), ("infnet", "margin")])
+def test_the_returned_method_has_its_best_validation_metric(train, valid, names):
+    method = made(*names)
+    _, history = fit(method, train, valid, max_epochs=15, lr=0.5, patience=50)
+    last = [entry for entry in history if entry["stage"] == history[-1]["stage"]]
+    values = [entry["f1"] for entry in last]
+    assert values[-1] < max(values), "a useful test needs a last epoch that is not the best"
+    assert not method.training
+    relaxed, truth = predict(method.predict, valid)
+    best = max(last, key=lambda entry: entry["f1"])
+    assert metrics(method.space, relaxed, truth) == best["valid"]
+
+
+def test_another_metric_can_be_monitored(train, valid):
+    _, history = fit(net(), train, valid, monitor="micro_f1")
+    assert [entry["micro_f1"] for entry in history] == [e["valid"]["micro_f1"] for e in history]
+
+
+def test_an_unknown_metric_names_the_known_ones(train, valid):
+    with pytest.raises(ValueError, match=r"monitor='auc'.*exact_match.*micro_f1"):
+        fit(net(), train, valid, monitor="auc")
+
+
+@pytest.mark.parametrize("empty", ["train", "valid"])
+def test_empty_data_is_refused(train, empty):
+    nothing = train.take([])
+    pair = (nothing, train) if empty == "train" else (train, nothing)
+    with pytest.raises(ValueError, match="at least one training and one validation instance"):
+        fit(net(), *pair)
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+def test_a_plateau_cuts_every_learning_rate(train, ten_rows):
+    script = [0.5] * 8
+    _, history = fit(
+        Scripted(script),
+        ten_rows,
+        ten_rows,
+        max_epochs=8,
+        patience=50,
+        lr=0.1,
+        plateau_patience=2,
+        plateau_factor=0.25,
+    )
+    rates = [entry["lr"]["task_net"] for entry in history]
+    # Three epochs without improvement (more than the patience of 2) after the first, then again.
+    assert rates == [0.1] * 4 + [0.025] * 3 + [0.00625]
+
+
+def test_a_rate_that_is_cut_is_a_rate_that_is_used(ten_rows):
+    """With AdamW and a constant gradient each step moves by the learning rate."""
+    method = Scripted([0.5] * 6)
+    fit(
+        method,
+        ten_rows,
+        ten_rows,
+        max_epochs=6,
+        patience=50,
+        lr=0.1,
+        batch_size=10,
+        plateau_patience=1,
+        plateau_factor=0.1,
+        weight_decay=0.0,
+    )
+    steps = -np.diff([0.0, *method.states])
+    np.testing.assert_allclose(steps, [0.1, 0.1, 0.1, 0.01, 0.01, 0.001], rtol=1e-3)
+
+
+def test_each_network_has_its_own_learning_rate(train, valid):
+    method = made("seal", "nce")
+    before = {name: part.clone() for name, part in method.state_dict().items()}
+    rates = {"energy": 1e-4, "task_net": 1e-2}
+    _, history = fit(
+        method, train, valid, lr=rates, max_epochs=1, batch_size=40, weight_decay=0.0
+    )
+    assert history[0]["lr"] == rates
+    moved = {"energy": 0.0, "task_net": 0.0}
+    for name, part in method.state_dict().items():
+        network = name.split(".")[0]
+        moved[network] = max(moved[network], (part - before[name]).abs().max().item())
+    # One task step and two energy steps, each of at most the learning rate.
+    assert moved["task_net"] == pytest.approx(1e-2, rel=0.01)
+    assert 1e-4 < moved["energy"] < 2.1e-4
+
+
+class Watched(Trainer):
+    """Notes the norm of every gradient that an optimizer really applies."""
+
+    def _prepare(self, stage, saved):
+        super()._prepare(stage, saved)
+        for name, optimizer in self._optimizers.items():
+            optimizer.register_step_pre_hook(lambda o, *_, name=name: self.note(name, o))
+
+    def note(self, name, optimizer):
+        parts = [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
+        self.__dict__.setdefault("norms", []).append(
+            (name, math.sqrt(sum(float(part.pow(2).sum()) for part in parts)))
+        )
+
+
+def test_clipping_bounds_the_gradient_that_is_applied(train, valid):
+    wild, tame = (
+        Watched(made("seal", "nce"), max_epochs=1, batch_size=16, clip=clip, progress=False)
+        for clip in (1e9, 0.1)
+    )
+    wild.fit(train, valid)
+    history = tame.fit(train, valid)
+    assert max(norm for _, norm in wild.norms) > 0.5
+    assert [name for name, _ in tame.norms] == ["energy", "energy", "task_net"] * 3
+    assert max(norm for _, norm in tame.norms) <= 0.1 * (1 + 1e-5)
+    assert tame.norms[0][1] == pytest.approx(0.1, rel=1e-4)
+    # The history tells the norm before clipping: what a person needs to choose the clip.
+    assert min(history[0]["gradient_norms"].values()) > 0.1
+
+
+def test_history_averages_losses_and_norms_over_the_epochs_steps(train, valid):
+    watched = Watched(made("seal", "nce"), max_epochs=1, batch_size=16, clip=1e9, progress=False)
+    (entry,) = watched.fit(train, valid)
+    for name in ("energy", "task_net"):
+        norms = [norm for network, norm in watched.norms if network == name]
+        assert entry["gradient_norms"][name] == pytest.approx(np.mean(norms), rel=1e-5)
+    assert set(entry["losses"]) == {"energy", "task_net"}
+
+
+def test_given_gradients_replace_the_losss_own(ten_rows):
+    class Given(Scripted):
+        def updates(self, batch):
+            yield Update("task_net", self.task_net.weight.sum() * 0, (torch.full((1, 1), -3.0),))
+
+    method = Given([0.5])
+    _, history = fit(method, ten_rows, ten_rows, max_epochs=1, batch_size=10, lr=0.1)
+    assert history[0]["gradient_norms"]["task_net"] == pytest.approx(3.0)
+    assert method.task_net.weight.item() == pytest.approx(0.1, rel=1e-4)
+
+
+def test_steps_taken_counts_every_optimizer_step(train, valid):
+    settings = Settings(**{**SMALL.__dict__, "energy_steps": 3, "task_steps": 2})
+    trainer, _ = fit(made("seal", "nce", settings), train, valid, max_epochs=2)
+    assert trainer.steps_taken == 2 * 3 * (3 + 2)
+    trainer, history = fit(made("seal-static", "nce", settings), train, valid, max_epochs=2)
+    assert trainer.steps_taken == 2 * 3 * (1 + 1 + 2)
+    assert [(entry["stage"], entry["epoch"]) for entry in history] == [
+        (stage, epoch) for stage in ("noise net", "energy", "task net") for epoch in (1, 2)
+    ]
+
+
+def test_fitting_again_starts_the_count_and_the_history_again(train, valid):
+    trainer = Trainer(net(), max_epochs=2, batch_size=16, progress=False)
+    first = trainer.fit(train, valid)
+    second = trainer.fit(train, valid)
+    assert len(first) == len(second) == 2
+    assert trainer.steps_taken == 6
+
+
+# ---------------------------------------------------------------- when it diverges
+
+
+@pytest.mark.parametrize("names", [("cross-entropy", "none"), ("seal", "nce"), ("seal", "margin")])
+@pytest.mark.parametrize("lr", [1e6, {"energy": 1e-3, "task_net": 1e25}], ids=["both", "task net"])
+def test_a_diverging_run_says_which_network_where_and_what_to_try(train, valid, names, lr):
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(made(*names), train, valid, lr=lr, max_epochs=20)
+    message = str(caught.value)
+    assert message.startswith(("task_net: loss", "energy: loss"))
+    for part in ("optimizer step", "(stage '", "epoch 1", "learning rate", "clip"):
+        assert part in message, message
+
+
+class NaNAt(Scripted):
+    """Two networks; the second's loss is NaN at one of its steps."""
+
+    def __init__(self, bad):
+        super().__init__([0.5])
+        self.energy = nn.Linear(1, 1)
+        self.bad, self.taken = bad, 0
+
+    def stages(self):
+        return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
+
+    def updates(self, batch):
+        yield Update("energy", self.energy.weight.sum())
+        self.taken += 1
+        factor = math.nan if self.taken == self.bad else 1.0
+        yield Update("task_net", self.task_net.weight.sum() * factor)
+
+
+def test_the_step_that_is_not_finite_is_named_exactly(ten_rows):
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(NaNAt(5), ten_rows, ten_rows, batch_size=4, lr=0.25, clip=7.0)
+    message = str(caught.value)
+    # Three batches an epoch, two steps a batch: the fifth task step is step 10, batch 2 of epoch 2.
+    assert message.startswith("task_net: loss nan, gradient norm nan at optimizer step 10 ")
+    assert "(stage 'joint', epoch 2, batch 2)" in message
+    assert "a smaller learning rate (now 0.25)" in message
+    assert "a smaller gradient clip (now 7)" in message
+    assert "a smaller energy weight" in message
+
+
+def test_an_infinite_gradient_of_a_finite_loss_is_caught(ten_rows):
+    class Steep(Scripted):
+        def updates(self, batch):
+            weight = self.task_net.weight.sum()
+            yield Update("task_net", weight * 0 + 1.0, (torch.tensor([[math.inf]]),))
+
+    with pytest.raises(NonFiniteLoss, match="task_net: loss 1, gradient norm inf"):
+        fit(Steep([0.5]), ten_rows, ten_rows)
+
+
+# ---------------------------------------------------------------- surroundings
+
+
+def test_a_progress_bar_without_a_terminal_does_no_harm(train, valid, capsys):
+    _, shown = fit(made("seal", "nce"), train, valid, progress=True)
+    output = capsys.readouterr()
+    assert output.out == "", "standard output belongs to results"
+    _, silent = fit(made("seal", "nce"), train, valid)
+    assert timeless(shown) == timeless(silent)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_bar_shows_losses_norms_and_metric(train, valid, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("lossnet.training.progress.time.monotonic", iter(range(10**6)).__next__)
+    fit(made("seal", "nce"), train, valid, progress=True)
+    shown = capsys.readouterr().err
+    for part in ("joint: epoch", "energy", "task_net", "|g|", "valid f1"):
+        assert part in shown, part
+
+
+def test_it_trains_in_a_thread(train, valid):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(fit(net(), train, valid)[1]))
+    thread.start()
+    thread.join()
+    assert timeless(results[0]) == timeless(fit(net(), train, valid)[1])
+
+
+def test_predictions_of_all_rows_do_not_depend_on_the_batch_size(valid):
+    method = net().eval()
+    whole, truth = predict(method.predict, valid)
+    pieces, _ = predict(method.predict, valid, batch_size=7)
+    torch.testing.assert_close(whole, pieces)
+    np.testing.assert_array_equal(truth.numpy(), valid.y.toarray())
+    assert not whole.requires_grad
+
+
+def test_predictions_of_different_widths_are_padded():
+    class Ragged(Sized):
+        def __len__(self):
+            return 3
+
+        def batch(self, indices):
+            width = int(indices[0]) + 1
+            return Batch(torch.ones(1, width), torch.ones(1, width, 2))
+
+    relaxed, truth = predict(lambda x, mask: torch.ones(1, x.shape[1], 2), Ragged(), batch_size=1)
+    assert relaxed.shape == truth.shape == (3, 3, 2)
+    assert relaxed.sum((1, 2)).tolist() == [2.0, 4.0, 6.0]
