@@ -90,9 +90,7 @@ def test_chunks_change_nothing():
 def test_decoding_follows_the_order_of_labels():
     probabilities = torch.rand(20, 8, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(8, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(
-        ExpectedF1()(probabilities[:, order]), ExpectedF1()(probabilities)[:, order]
-    )
+    torch.testing.assert_close(ExpectedF1()(probabilities[:, order]), ExpectedF1()(probabilities)[:, order])
 
 
 def test_at_least_one_label_is_chosen_and_certain_labels_are_exactly_chosen():

@@ -48,9 +48,7 @@ def test_separable_energy_over_tags_is_minimised_exactly(update, optimizer):
     torch.manual_seed(0)
     costs = torch.eye(3)[torch.randint(3, (2, 4))] * -(0.3 + torch.rand(2, 4, 1)) + 0.1
     mask = torch.tensor([[1.0, 1, 1, 0], [1, 1, 0, 0]])
-    inference = GradientInference(
-        steps=300, lr=0.5, update=update, optimizer=optimizer, tolerance=0
-    )
+    inference = GradientInference(steps=300, lr=0.5, update=update, optimizer=optimizer, tolerance=0)
     result = inference(separable(costs), Tags(3), torch.zeros(2, 4, 3), mask)
     expected = functional.one_hot(costs.argmin(-1), 3) * mask.unsqueeze(-1)
     torch.testing.assert_close(Tags(3).decode(result.best), expected)
@@ -83,9 +81,7 @@ def test_gradient_descent_reaches_an_interior_optimum(optimizer, lr, patience):
         return torch.einsum("bki,ij,bkj->bk", away, matrix, away) + 1
 
     inference = GradientInference(600, lr, "gradient", optimizer, tolerance=0, patience=patience)
-    torch.testing.assert_close(
-        inference(energy, SPACE, torch.zeros(2, 4)).best, centre, atol=2e-3, rtol=0
-    )
+    torch.testing.assert_close(inference(energy, SPACE, torch.zeros(2, 4)).best, centre, atol=2e-3, rtol=0)
 
 
 def test_gradient_descent_over_tags_reaches_the_projection_of_an_outside_optimum():
@@ -268,9 +264,7 @@ def test_zero_steps_from_the_net_return_the_relaxed_logits(update):
     ],
 )
 def test_zeros_ignore_the_logits(space, shape, update, expected):
-    result = GradientInference(0, update=update)(
-        lambda y: y.flatten(2).sum(2), space, torch.randn(shape)
-    )
+    result = GradientInference(0, update=update)(lambda y: y.flatten(2).sum(2), space, torch.randn(shape))
     torch.testing.assert_close(result.best, torch.full(shape, expected))
 
 

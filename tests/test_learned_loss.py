@@ -30,9 +30,7 @@ def batch(make_data):
 
 
 def test_the_three_lines_of_the_design_train_both_networks(energy, model, batch):
-    criterion = lossnet.LearnedLoss(
-        energy, space=SPACE, loss=lossnet.losses.NCE(samples=20), lr=1e-2
-    )
+    criterion = lossnet.LearnedLoss(energy, space=SPACE, loss=lossnet.losses.NCE(samples=20), lr=1e-2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     x, y, _ = batch
     before = [parameter.clone() for parameter in energy.parameters()]
@@ -107,6 +105,17 @@ def test_its_step_is_seals_energy_step(energy, model, batch, loss, clip):
     assert criterion.step() == pytest.approx(update.loss.item(), rel=1e-6)
     for found, wanted in zip(energy.parameters(), expected, strict=True):
         torch.testing.assert_close(found.detach(), wanted.detach())
+
+
+def test_a_step_warns_of_nothing(energy, model, batch):
+    criterion = lossnet.LearnedLoss(energy, SPACE)
+    criterion(batch.x, model(batch.x), batch.y)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else only a process's first warning would be seen
+    try:
+        criterion.step()
+    finally:
+        torch.set_warn_always(before)
 
 
 def test_a_step_does_not_touch_the_model(energy, model, batch):

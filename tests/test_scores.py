@@ -50,9 +50,7 @@ def test_f1_of_label_sets_is_scikit_learns(pair):
 @given(pairs())
 def test_iou_of_label_sets_is_scikit_learns_jaccard(pair):
     predicted, truth = pair
-    expected = [
-        oracle.jaccard_score(t, p, zero_division=0) for p, t in zip(predicted, truth, strict=True)
-    ]
+    expected = [oracle.jaccard_score(t, p, zero_division=0) for p, t in zip(predicted, truth, strict=True)]
     np.testing.assert_allclose(scored(IoU(), predicted, truth), expected)
 
 
@@ -86,9 +84,7 @@ def test_accuracy_counts_real_tokens_only():
     gold, guess, length = rng.integers(0, 3, (4, 6)), rng.integers(0, 3, (4, 6)), [6, 4, 1, 3]
     eye, real = np.eye(3), np.arange(6) < np.array(length)[:, None]
     result = scored(Accuracy(), eye[guess] * real[..., None], eye[gold] * real[..., None])
-    expected = [
-        oracle.accuracy_score(g[:n], p[:n]) for g, p, n in zip(gold, guess, length, strict=True)
-    ]
+    expected = [oracle.accuracy_score(g[:n], p[:n]) for g, p, n in zip(gold, guess, length, strict=True)]
     np.testing.assert_allclose(result, expected)
 
 
@@ -159,9 +155,7 @@ def test_padded_units_change_no_score(score):
 @fast
 @given(
     st.integers(2, 6).flatmap(
-        lambda labels: st.tuples(
-            *[arrays(np.float64, (7, labels), elements=bits) for _ in range(2)]
-        )
+        lambda labels: st.tuples(*[arrays(np.float64, (7, labels), elements=bits) for _ in range(2)])
     )
 )
 def test_label_metrics_are_scikit_learns_without_the_unlabelled_rows(pair):
@@ -176,9 +170,7 @@ def test_label_metrics_are_scikit_learns_without_the_unlabelled_rows(pair):
     }
     expected["exact_match"] = oracle.accuracy_score(t, p)
     expected["hamming_loss"] = oracle.hamming_loss(t, p)
-    assert label_metrics(torch.from_numpy(predicted), torch.from_numpy(truth)) == pytest.approx(
-        expected
-    )
+    assert label_metrics(torch.from_numpy(predicted), torch.from_numpy(truth)) == pytest.approx(expected)
 
 
 def test_label_metrics_without_any_label_are_an_error():
@@ -205,18 +197,13 @@ def test_mask_iou_is_the_mean_over_images():
     rng = np.random.default_rng(0)
     relaxed, truth = rng.random((5, 4, 4)), (rng.random((5, 4, 4)) > 0.6).astype(float)
     expected = np.mean(
-        [
-            oracle.jaccard_score(t.ravel(), p.ravel() >= 0.5)
-            for p, t in zip(relaxed, truth, strict=True)
-        ]
+        [oracle.jaccard_score(t.ravel(), p.ravel() >= 0.5) for p, t in zip(relaxed, truth, strict=True)]
     )
     result = metrics(Mask(), torch.from_numpy(relaxed), torch.from_numpy(truth))
     assert result == {"iou": pytest.approx(expected)}
 
 
-@pytest.mark.parametrize(
-    ("space", "event"), [(MultiLabel(2), (2,)), (Tags(2), (3, 2)), (Mask(), (2, 2))]
-)
+@pytest.mark.parametrize(("space", "event"), [(MultiLabel(2), (2,)), (Tags(2), (3, 2)), (Mask(), (2, 2))])
 def test_main_metric_is_among_the_metrics_and_one_for_the_truth(space, event):
     truth = torch.zeros(2, *event)
     truth[..., 0] = 1

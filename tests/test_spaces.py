@@ -31,9 +31,7 @@ def random_logits(event, batch=2, seed=0, scale=1.5):
 def every_output(space, event):
     if isinstance(space, Tags):
         length, tags = event
-        return functional.one_hot(
-            torch.tensor([*product(range(tags), repeat=length)]), tags
-        ).double()
+        return functional.one_hot(torch.tensor([*product(range(tags), repeat=length)]), tags).double()
     units = torch.tensor([*product([0.0, 1.0], repeat=math.prod(event))], dtype=torch.float64)
     return units.reshape(-1, *event)
 
@@ -104,11 +102,7 @@ def test_log_prob_and_relax_have_correct_gradients(space, event, mask):
 @pytest.mark.parametrize(("space", "event"), [(MultiLabel(3), (3,)), (Mask(), (2, 2))])
 def test_binary_cross_entropy_is_the_summed_bce(space, event):
     logits, truth = random_logits(event), every_output(space, event)[[2, 5]]
-    expected = (
-        functional.binary_cross_entropy_with_logits(logits, truth, reduction="none")
-        .flatten(1)
-        .sum(1)
-    )
+    expected = functional.binary_cross_entropy_with_logits(logits, truth, reduction="none").flatten(1).sum(1)
     torch.testing.assert_close(Prediction(space, logits).cross_entropy(truth), expected)
 
 
@@ -182,9 +176,7 @@ def test_everything_is_zero_on_padding(space, event, mask):
 
 
 @fast
-@given(
-    real=st.integers(1, 5), extra=st.integers(0, 4), tags=st.integers(1, 4), seed=st.integers(0, 99)
-)
+@given(real=st.integers(1, 5), extra=st.integers(0, 4), tags=st.integers(1, 4), seed=st.integers(0, 99))
 def test_appending_padded_tokens_changes_nothing(real, extra, tags, seed):
     space, logits = Tags(tags), random_logits((real, tags), 1, seed)
     junk = random_logits((extra, tags), 1, seed + 1, scale=5.0)
@@ -232,9 +224,7 @@ reals = st.floats(-4, 4, allow_subnormal=False)
 
 
 @fast
-@given(
-    arrays(np.float64, st.tuples(st.just(1), st.integers(1, 3), st.integers(1, 5)), elements=reals)
-)
+@given(arrays(np.float64, st.tuples(st.just(1), st.integers(1, 3), st.integers(1, 5)), elements=reals))
 def test_simplex_projection_satisfies_the_variational_inequality(values):
     y = torch.from_numpy(values)
     projected = Tags(y.shape[-1]).project(y)

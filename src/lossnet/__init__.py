@@ -5,6 +5,8 @@ from importlib import metadata
 from lossnet import energies, losses, methods, nets, scores, spaces
 from lossnet.learned_loss import LearnedLoss
 from lossnet.model import Model, load
+from lossnet.run import Run, train
+from lossnet.settings import Settings
 from lossnet.spaces import Mask, MultiLabel, Tags
 from lossnet.training import Trainer
 
@@ -18,6 +20,8 @@ __all__ = [
     "Mask",
     "Model",
     "MultiLabel",
+    "Run",
+    "Settings",
     "Tags",
     "Trainer",
     "energies",
@@ -27,4 +31,5 @@ __all__ = [
     "nets",
     "scores",
     "spaces",
+    "train",
 ]

@@ -97,9 +97,7 @@ class _Builder:
         if method == "infnet":
             loss = ENERGY_LOSSES[self.loss](s)
             assert isinstance(loss, Margin)
-            return InfNet(
-                self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps
-            )
+            return InfNet(self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps)
         if method == "seal":
             loss = ENERGY_LOSSES[self.loss](s)
             return SEAL(self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps)

@@ -24,7 +24,7 @@ from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import load
 from lossnet.run import Run, decoded_metrics, train, write_json
-from lossnet.settings import Settings, default_recipe, find_recipe, read_recipe
+from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Interrupted, NonFiniteLoss
 
 __all__ = ["main"]
@@ -122,12 +122,12 @@ def _predict(options: Namespace) -> None:
     model = load(options.model)
     inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
     probabilities = torch.from_numpy(model.predict_proba(inputs.x))
-    decoder: Decoder = {
+    decoders: dict[str, Decoder] = {
         "tuned": Threshold(model.threshold),
         "0.5": Threshold(),
         "expected-f1": ExpectedF1(),
-    }[options.decode]
-    chosen = decoder(probabilities)
+    }
+    chosen = decoders[options.decode](probabilities)
     with ExitStack() as stack:
         stream: TextIO = sys.stdout
         if options.output is not None:
@@ -248,9 +248,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     prediction.add_argument("model", type=Path, help="a run's folder or its model folder")
     prediction.add_argument("input", type=str, help="a file with the model's input columns")
     prediction.add_argument("-o", "--output", type=Path | None, help="CSV file; else printed")
-    prediction.add_argument(
-        "--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen"
-    )
+    prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
 
     datasets = _parser(
@@ -291,20 +289,14 @@ def _add_settings(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("settings (a recipe changes the defaults)")
     for field in dataclasses.fields(Settings):
         flag = "--" + field.name.replace("_", "-")
-        group.add_argument(
-            flag, type=types[field.name], default=field.default, help=texts[field.name]
-        )
+        group.add_argument(flag, type=types[field.name], default=field.default, help=texts[field.name])
 
 
 def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
     """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
-    if options.recipe is not None:
-        path: Path | None = find_recipe(options.recipe)
-    else:
-        loss = options.loss or default_loss(options.method)
-        path = default_recipe(options.data, options.method, loss)
-    if path is not None:
-        recipe: dict[str, Any] = read_recipe(path)
+    loss = options.loss or default_loss(options.method)
+    recipe = recipe_settings(options.data, options.method, loss, options.recipe)
+    if recipe:
         parser.set_defaults(recipe)
 
 

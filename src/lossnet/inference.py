@@ -62,7 +62,8 @@ class GradientInference:
         steps: at most this many updates.
         lr: step size.
         update: ``mirror`` descends in the logits with the gradient of the relaxed output (entropic
-            mirror descent: never leaves the relaxed outputs); ``gradient`` descends in the output and projects.
+            mirror descent: never leaves the relaxed outputs); ``gradient`` descends in the output and
+            projects.
         optimizer: ``sgd``, ``momentum`` or ``adam``, applied to those gradients.
         start: ``zeros`` (logits 0, or output 0 for ``gradient``), ``noise`` (Gaussian logits), or ``net``
             (logits given by a network).
@@ -106,7 +107,9 @@ class GradientInference:
         state = self._first_state(space, logits.detach(), mask)
         first = torch.zeros_like(state)
         second = torch.zeros_like(state)
-        best_value = best_output = anchor = None
+        best_value = torch.full(state.shape[:2], torch.inf, device=state.device, dtype=state.dtype)
+        best_output = torch.zeros_like(state)
+        anchor = best_value
         steps = torch.zeros(state.shape[:2], device=state.device, dtype=torch.long)
         active = torch.ones(state.shape[:2], device=state.device, dtype=torch.bool)
         for step in range(self.steps + 1):
@@ -115,17 +118,14 @@ class GradientInference:
                 value = objective(output)
                 (gradient,) = torch.autograd.grad(value.sum(), output)
             value, output = value.detach(), output.detach()
-            if best_value is None or best_output is None or anchor is None:
-                best_value, best_output, anchor = value, output, value
-            else:
-                better = (value < best_value) & active
-                best_value = torch.where(better, value, best_value)
-                best_output = torch.where(_event(better, output), output, best_output)
+            better = (value < best_value) & active
+            best_value = torch.where(better, value, best_value)
+            best_output = torch.where(_event(better, output), output, best_output)
             if step == self.steps:
                 break
-            if step and step % self.patience == 0:
-                progress = anchor - best_value
-                active = active & (progress > self.tolerance * best_value.abs())
+            if step % self.patience == 0:
+                if step:
+                    active = active & (anchor - best_value > self.tolerance * best_value.abs())
                 anchor = best_value
                 if not active.any():
                     break

@@ -5,7 +5,8 @@
     model/model.json          names, settings, threshold, format version
     model/model.safetensors   weights of the networks that predict, and the preprocessing
 
-Only names from `lossnet.build` are looked up when a folder is loaded, so loading runs nothing of its author's.
+Only names from `lossnet.build` are looked up when a folder is loaded, so loading runs no code of its
+author's.
 """
 
 from __future__ import annotations
@@ -76,9 +77,7 @@ class Model:
         probabilities = torch.from_numpy(self.predict_proba(x))
         return decoder(probabilities).numpy().astype(np.uint8)
 
-    def evaluate(
-        self, data: MultiLabelData, device: torch.device | str = "cpu"
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate(self, data: MultiLabelData, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Probabilities and truth of preprocessed data, ``(instances, labels)`` each, on ``device``."""
         self.method.to(device).eval()
         return predict(self.method.predict, data, device)

@@ -23,7 +23,7 @@ from lossnet.data import load as load_data
 from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
 from lossnet.model import Model
 from lossnet.scores import label_metrics
-from lossnet.settings import Settings
+from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Dataset, Trainer
 
 __all__ = ["Run", "decoded_metrics", "train", "write_json"]
@@ -37,7 +37,7 @@ class Run:
         data: a registered name or a file.
         method: see ``lossnet methods``.
         loss: of that method; its first by default.
-        settings: everything else that can be varied.
+        settings: everything else that can be varied; by default the data set's recipe.
         seed: of initialisation, data order and dropout.
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
@@ -51,11 +51,11 @@ class Run:
     data: str
     method: str = "seal"
     loss: str = ""
-    settings: Settings = Settings()
+    settings: Settings | None = None
     seed: int = 0
-    output: Path | None = None
-    data_dir: Path | None = None
-    split: Path | None = None
+    output: Path | str | None = None
+    data_dir: Path | str | None = None
+    split: Path | str | None = None
     labels: Sequence[str] | None = None
     device: str = "auto"
     resume: bool = False
@@ -84,15 +84,18 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             progress=run.progress,
         )
     started = time.monotonic()
-    settings = run.settings
+    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
+    output = None if run.output is None else Path(run.output)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
-        method = build(
-            run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels
-        )
+        method = build(run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels)
     trainer = Trainer(
         method,
-        lr={"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr},
+        lr={
+            "task_net": settings.task_lr,
+            "noise_net": settings.task_lr,
+            "energy": settings.energy_lr,
+        },
         weight_decay=settings.weight_decay,
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
@@ -102,7 +105,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         plateau_factor=settings.plateau_factor,
         seed=run.seed,
         device=device,
-        checkpoint=None if run.output is None else run.output / "checkpoint.safetensors",
+        checkpoint=None if output is None else output / "checkpoint.safetensors",
         progress=run.progress,
     )
     history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
@@ -131,12 +134,12 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "versions": _versions(),
         "commit": _commit(),
     }
-    if run.output is not None:
-        model.save(run.output / "model")
+    if output is not None:
+        model.save(output / "model")
         lines = [json.dumps(entry) for entry in history]
-        (run.output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        write_json(run.output / "result.json", result)
-        (run.output / "checkpoint.safetensors").unlink(missing_ok=True)
+        (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_json(output / "result.json", result)
+        (output / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
 
 
@@ -205,7 +208,10 @@ def _commit() -> str | None:
     here = Path(__file__).parent
     try:
         answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -165,5 +165,3 @@ def main_metric(space: Space) -> str:
         if isinstance(space, kind):
             return name
     raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")
-
-

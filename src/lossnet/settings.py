@@ -10,7 +10,15 @@ from typing import Any, Literal, get_type_hints
 
 import yaml
 
-__all__ = ["RecipeError", "Settings", "default_recipe", "find_recipe", "read_recipe", "recipe_names"]
+__all__ = [
+    "RecipeError",
+    "Settings",
+    "default_recipe",
+    "find_recipe",
+    "read_recipe",
+    "recipe_names",
+    "recipe_settings",
+]
 
 
 class RecipeError(ValueError):
@@ -86,9 +94,9 @@ class Settings:
     plateau_factor: float = 0.5
 
     def __post_init__(self) -> None:
-        positive = ("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden")
-        positive += ("batch_size", "epochs", "patience", "samples", "inference_candidates", "clip")
-        positive += ("energy_lr", "task_lr", "energy_steps", "task_steps")
+        positive = ["task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"]
+        positive += ["batch_size", "epochs", "patience", "samples", "inference_candidates", "clip"]
+        positive += ["energy_lr", "task_lr", "energy_steps", "task_steps"]
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
@@ -138,6 +146,18 @@ def find_recipe(name: str) -> Path:
     raise RecipeError(f"no recipe {name!r}: give a YAML file, or one of {', '.join(recipe_names())}")
 
 
+def recipe_settings(dataset: str, method: str, loss: str, recipe: str | None = None) -> dict[str, Any]:
+    """Settings of the recipe asked for, else of the data set's own, else none.
+
+    >>> recipe_settings("bibtex", "seal", "nce")["energy_steps"]
+    12
+    >>> recipe_settings("mine.csv", "seal", "nce")
+    {}
+    """
+    path = find_recipe(recipe) if recipe else default_recipe(dataset, method, loss)
+    return {} if path is None else read_recipe(path)
+
+
 def read_recipe(path: Path) -> dict[str, Any]:
     """The settings in a YAML file, checked against `Settings`.
 
@@ -165,8 +185,6 @@ def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
         except ValueError:
             pass
-    elif kind in (int, bool) and type(value) is kind:
-        return value
-    elif value in getattr(kind, "__args__", ()):
+    elif (kind in (int, bool) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
     raise RecipeError(f"{path}: {name} cannot be {value!r}")

@@ -17,9 +17,7 @@ def real_data() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_data_at_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-):
+def _no_data_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest):
     """Tests must not find data sets that happen to be on this machine, nor write to its cache."""
     if "real_data" not in request.fixturenames:
         monkeypatch.delenv("LOSSNET_DATA", raising=False)

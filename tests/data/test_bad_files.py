@@ -130,9 +130,7 @@ def test_bad_table(tmp_path, content, line, message):
     assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
-@pytest.mark.parametrize(
-    "name", ["a.arff", "a.csv", "a.tsv", "a.parquet", "a.txt", "a.svm", "a.npz", "a"]
-)
+@pytest.mark.parametrize("name", ["a.arff", "a.csv", "a.tsv", "a.parquet", "a.txt", "a.svm", "a.npz", "a"])
 def test_missing_file(tmp_path, name):
     with pytest.raises(DataError, match="no such file"):
         read(tmp_path / name)
@@ -163,9 +161,7 @@ def test_wrong_encoding(tmp_path, name):
 
 def test_right_encoding(tmp_path):
     path = tmp_path / "a.arff"
-    path.write_bytes(
-        "@relation '-C 1'\r\n@attribute café {0,1}\r\n@data\r\n1\r\n".encode("latin-1")
-    )
+    path.write_bytes("@relation '-C 1'\r\n@attribute café {0,1}\r\n@data\r\n1\r\n".encode("latin-1"))
     assert read(path, encoding="latin-1").label_names == ("café",)
     path.write_bytes(b"\xef\xbb\xbf" + "@relation '-C 1'\n@attribute café {0,1}\n@data\n1".encode())
     assert read(path).label_names == ("café",)

@@ -35,9 +35,7 @@ def test_batches_are_the_rows(as_sparse):
 
 
 @given(
-    hnp.arrays(
-        np.uint8, st.tuples(st.integers(1, 6), st.integers(0, 5)), elements=st.integers(0, 1)
-    ),
+    hnp.arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(0, 5)), elements=st.integers(0, 1)),
     st.data(),
 )
 def test_any_sparse_rows_can_be_batched(y, draw):
@@ -82,9 +80,7 @@ def test_data_frames_give_their_names():
 
 
 def test_arrays_are_not_changed():
-    y = sparse.csr_array(
-        (np.array([1, 0, 1]), np.array([2, 0, 1]), np.array([0, 2, 3])), shape=(2, 3)
-    )
+    y = sparse.csr_array((np.array([1, 0, 1]), np.array([2, 0, 1]), np.array([0, 2, 3])), shape=(2, 3))
     before = y.data.copy(), y.indices.copy()
     data = MultiLabelData.from_arrays(np.zeros((2, 1)), y)
     np.testing.assert_array_equal(y.data, before[0])

@@ -10,9 +10,7 @@ N = np.nan
 
 
 def data_of(x) -> MultiLabelData:
-    return MultiLabelData.from_arrays(
-        x, np.ones((len(x) if isinstance(x, list) else x.shape[0], 1))
-    )
+    return MultiLabelData.from_arrays(x, np.ones((len(x) if isinstance(x, list) else x.shape[0], 1)))
 
 
 TRAIN = [[1.0, 0, 7, N, 2], [3.0, 1, 7, N, N], [N, 1, 7, N, 2], [5.0, N, 7, N, 2]]

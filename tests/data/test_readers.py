@@ -152,9 +152,7 @@ def test_tables(tmp_path):
     again = read_inputs(new, data.feature_names, data.label_names, drop=["id"])
     np.testing.assert_array_equal(again.x, [[1, n, n, 0, 1]])
     with pytest.raises(DataError, match="'5' in 'code' did not occur in training") as caught:
-        read_inputs(
-            write(tmp_path, "b.csv", text.replace("4", "5")), data.feature_names, ["l_a", "l_b"]
-        )
+        read_inputs(write(tmp_path, "b.csv", text.replace("4", "5")), data.feature_names, ["l_a", "l_b"])
     assert caught.value.line == 3
     with pytest.raises(DataError, match="pass labels="):
         read(path)

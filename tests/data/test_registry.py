@@ -30,9 +30,7 @@ def mulan(folder, name: str, xml: bool = True, first: str = "") -> None:
 
 
 @pytest.mark.parametrize("below", ["", "mlc"])
-@pytest.mark.parametrize(
-    ("name", "xml"), [("bookmarks", True), ("eurlexev", False), ("bibtex", True)]
-)
+@pytest.mark.parametrize(("name", "xml"), [("bookmarks", True), ("eurlexev", False), ("bibtex", True)])
 def test_named_files(tmp_path, name, xml, below):
     mulan(tmp_path / below / name, name, xml)
     loaded = load(name, tmp_path)
@@ -84,9 +82,7 @@ def clus(folder, labels="01,01/02") -> None:
         declared = labels if part == "test" else "01,01/02"
         head = "@relation r\n@attribute a numeric\n@attribute b {x,y}\n"
         head += f"@attribute class hierarchical {declared}\n@data\n"
-        body = "".join(
-            f"{i if i else '?'},{'xy'[i % 2]},01{'/02' * (i % 2)}\n" for i in range(rows)
-        )
+        body = "".join(f"{i if i else '?'},{'xy'[i % 2]},01{'/02' * (i % 2)}\n" for i in range(rows))
         (folder / f"spo_FUN.{part}.arff").write_text(head + body)
 
 
@@ -175,9 +171,7 @@ def test_downloads(tmp_path, server, monkeypatch, progress):
         )
         for file in ("small.arff", "small.xml")
     )
-    small = Entry(
-        "small", "a test", files=("small.arff",), beside=("small.xml",), downloads=downloads
-    )
+    small = Entry("small", "a test", files=("small.arff",), beside=("small.xml",), downloads=downloads)
     monkeypatch.setitem(_ENTRIES, "small", small)
     loaded = load("small", progress=progress)
     assert loaded.train.labels == 2

@@ -147,9 +147,7 @@ def test_csv(table, delimiter):
             writer = csv.writer(file, delimiter=delimiter)
             writer.writerow(columns)
             for numbers, labels in zip(x, y, strict=True):
-                writer.writerow(
-                    ["" if np.isnan(v) else repr(float(v)) for v in numbers] + list(labels)
-                )
+                writer.writerow(["" if np.isnan(v) else repr(float(v)) for v in numbers] + list(labels))
         data = read(path, labels=columns[inputs:])
         again = read_inputs(path, columns[:inputs][::-1], columns[inputs:])
     assert list(data.feature_names) == columns[:inputs]

@@ -167,9 +167,7 @@ def test_margin_is_zero_if_and_only_if_the_constraint_holds(gap):
 @pytest.mark.parametrize("loss", [NCE(), Ranking(), CD(), Margin(), Perceptron()])
 def test_a_constant_added_to_the_energy_changes_nothing(loss):
     expected = loss(energy, TRUTH, DISCRETE, prediction())
-    torch.testing.assert_close(
-        loss(lambda y: energy(y) + 5, TRUTH, DISCRETE, prediction()), expected
-    )
+    torch.testing.assert_close(loss(lambda y: energy(y) + 5, TRUTH, DISCRETE, prediction()), expected)
 
 
 # ---------------------------------------------------------------- consistency of noise contrast

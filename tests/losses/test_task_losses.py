@@ -36,9 +36,7 @@ def test_task_loss_is_the_weighted_sum_averaged_over_the_batch(weights):
 
 
 def test_defaults_are_energy_plus_cross_entropy():
-    torch.testing.assert_close(
-        TaskLoss()(prediction(), TRUTH, energy), (parts()[0] + parts()[1]).mean()
-    )
+    torch.testing.assert_close(TaskLoss()(prediction(), TRUTH, energy), (parts()[0] + parts()[1]).mean())
 
 
 def test_measure_and_fixed_loss_can_be_replaced():
@@ -53,9 +51,7 @@ def test_energy_of_weight_zero_is_never_called():
     def forbidden(y):
         raise AssertionError
 
-    torch.testing.assert_close(
-        TaskLoss(energy=0)(prediction(), TRUTH, forbidden), parts()[1].mean()
-    )
+    torch.testing.assert_close(TaskLoss(energy=0)(prediction(), TRUTH, forbidden), parts()[1].mean())
 
 
 def test_without_an_energy_the_other_terms_remain():
@@ -140,9 +136,7 @@ def test_asymmetric_gradient_is_correct(settings):
 
 
 @pytest.mark.parametrize("size", [20.0, 1e4])
-@pytest.mark.parametrize(
-    "settings", [(1, 4, 0.05), (0, 0, 0.05), (0, 0, 0), (1, 4, 0.0), (0.5, 0.5, 0.05)]
-)
+@pytest.mark.parametrize("settings", [(1, 4, 0.05), (0, 0, 0.05), (0, 0, 0), (1, 4, 0.0), (0.5, 0.5, 0.05)])
 @pytest.mark.parametrize("label", [0.0, 1.0])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_asymmetric_loss_of_extreme_logits_is_finite(size, settings, label, sign):
@@ -158,6 +152,4 @@ def test_padded_pixels_cost_nothing():
     logits, truth = torch.randn(1, 2, 3), torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
     mask = torch.tensor([[[1.0, 1.0, 0.0]] * 2])
     padded = Asymmetric()(Prediction(Mask(), logits, mask), truth)
-    torch.testing.assert_close(
-        padded, Asymmetric()(Prediction(Mask(), logits[..., :2]), truth[..., :2])
-    )
+    torch.testing.assert_close(padded, Asymmetric()(Prediction(Mask(), logits[..., :2]), truth[..., :2]))

@@ -1,4 +1,4 @@
-"""Methods under the trainer: what moves, what stays frozen, and the grids of methods, losses, spaces."""
+"""Methods under the trainer: what moves, what stays frozen, and the grids of what goes together."""
 
 import copy
 from collections.abc import Sized
@@ -68,7 +68,7 @@ def test_the_grid_is_the_designs():
 
 
 class Spy(Trainer):
-    """Keeps copies of the weights at each stage's first batch and at the end of each of its epochs."""
+    """Keeps copies of the weights before each stage and at the end."""
 
     def _prepare(self, stage, saved):
         super()._prepare(stage, saved)
@@ -95,9 +95,7 @@ def parts(snapshot, network):
         ("infnet", "margin", "energy", "task_net"),
     ],
 )
-def test_the_last_stage_leaves_the_other_network_bitwise_alone(
-    make_data, method, loss, frozen, trained
-):
+def test_the_last_stage_leaves_the_other_network_bitwise_alone(make_data, method, loss, frozen, trained):
     built = build(method, loss, SMALL, inputs=6, labels=4)
     spy = Spy(built, max_epochs=2, progress=False, batch_size=16)
     spy.fit(make_data(40), make_data(20, seed=1))

@@ -1,4 +1,4 @@
-"""Each method's updates: which networks in which order, and the gradient of each, written out again."""
+"""Each method's updates: which networks in which order, and their gradients, written out again."""
 
 import copy
 
@@ -93,10 +93,7 @@ def bce_of(energy, batch, y):
 
 
 def softmax_of(energy, batch, candidates, extra):
-    exponents = [
-        -energy_of(energy, batch.x, y) + extra(y)
-        for y in [batch.y, *candidates.unbind(1)]
-    ]
+    exponents = [-energy_of(energy, batch.x, y) + extra(y) for y in [batch.y, *candidates.unbind(1)]]
     total = sum(torch.exp(exponent) for exponent in exponents)
     return -torch.log(torch.exp(exponents[0]) / total)
 
@@ -142,9 +139,7 @@ def assert_same_gradients(update_loss, expected_loss, network):
 
 def descend(update, network, rate=0.1):
     with torch.no_grad():
-        for parameter, gradient in zip(
-            network.parameters(), gradients(update.loss, network), strict=True
-        ):
+        for parameter, gradient in zip(network.parameters(), gradients(update.loss, network), strict=True):
             parameter -= rate * gradient
 
 
@@ -340,9 +335,7 @@ def test_spen_pretrains_its_local_term_as_a_classifier(energy, batch):
 
 
 @pytest.mark.parametrize("lr", [0.5, 50.0])  # with the second, steps overshoot
-def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(
-    energy, batch, lr, monkeypatch
-):
+def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(energy, batch, lr, monkeypatch):
     method = SPEN(SPACE, energy, inference=GradientInference(steps=8, lr=lr, start="net"))
     seen = []
     original = Margin.__call__
@@ -368,6 +361,13 @@ def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(
     assert (gain >= -1e-12).all()
     if lr < 1:
         assert gain.max() > 1e-3
+        # Each mirror step descends in the logits along the gradient of E − cost.
+        state = energy.unary_logits(batch.x).detach()
+        for _ in range(8):
+            y = sigmoid(state).requires_grad_()
+            (direction,) = torch.autograd.grad(-violation(y).sum(), y)
+            state = state - lr * direction
+        torch.testing.assert_close(found, sigmoid(state))
 
 
 def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, monkeypatch):

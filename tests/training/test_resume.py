@@ -299,8 +299,7 @@ def test_after_kill_9_within_an_epoch_of_the_real_command(tmp_path, make_data, c
     for key in ("metrics", "steps", "epochs", "settings", "seed"):
         assert one[key] == other[key], key
     histories = (
-        timeless(map(json.loads, (f / "history.jsonl").read_text().splitlines()))
-        for f in (whole, killed)
+        timeless(map(json.loads, (f / "history.jsonl").read_text().splitlines())) for f in (whole, killed)
     )
     assert next(histories) == next(histories)
     assert not (killed / "checkpoint.safetensors").exists()

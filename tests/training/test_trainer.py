@@ -1,6 +1,7 @@
 import math
 import threading
 from collections.abc import Sized
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -91,9 +92,9 @@ def test_training_is_what_a_plain_pytorch_loop_does(train, valid, clip):
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.02, weight_decay=0.1)
     for rows in recording.asked:
         batch = train.batch(np.array(rows))
-        loss = nn.functional.binary_cross_entropy_with_logits(
-            plain(batch.x), batch.y, reduction="sum"
-        ) / len(rows)
+        loss = nn.functional.binary_cross_entropy_with_logits(plain(batch.x), batch.y, reduction="sum") / len(
+            rows
+        )
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(plain.parameters(), clip)
@@ -106,7 +107,7 @@ def test_each_epoch_visits_every_row_once_in_a_new_order(train, valid):
     recording = Recording(train)
     fit(net(), recording, valid, max_epochs=2)
     assert [len(rows) for rows in recording.asked] == [16, 16, 8] * 2
-    first, second = sum(recording.asked[:3], []), sum(recording.asked[3:], [])
+    first, second = (list(chain(*part)) for part in (recording.asked[:3], recording.asked[3:]))
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != second
     assert first != sorted(first)
@@ -115,7 +116,7 @@ def test_each_epoch_visits_every_row_once_in_a_new_order(train, valid):
 def test_stages_have_orders_of_their_own(train, valid):
     recording = Recording(train)
     fit(made("seal-static", "nce"), recording, valid, max_epochs=1)
-    orders = [tuple(sum(recording.asked[i : i + 3], [])) for i in (0, 3, 6)]
+    orders = [tuple(chain(*recording.asked[i : i + 3])) for i in (0, 3, 6)]
     assert len(set(orders)) == 3
 
 
@@ -289,9 +290,7 @@ def test_each_network_has_its_own_learning_rate(train, valid):
     method = made("seal", "nce")
     before = {name: part.clone() for name, part in method.state_dict().items()}
     rates = {"energy": 1e-4, "task_net": 1e-2}
-    _, history = fit(
-        method, train, valid, lr=rates, max_epochs=1, batch_size=40, weight_decay=0.0
-    )
+    _, history = fit(method, train, valid, lr=rates, max_epochs=1, batch_size=40, weight_decay=0.0)
     assert history[0]["lr"] == rates
     moved = {"energy": 0.0, "task_net": 0.0}
     for name, part in method.state_dict().items():
@@ -381,7 +380,7 @@ def test_a_diverging_run_says_which_network_where_and_what_to_try(train, valid, 
         fit(made(*names), train, valid, lr=lr, max_epochs=20)
     message = str(caught.value)
     assert message.startswith(("task_net: loss", "energy: loss"))
-    for part in ("optimizer step", "(stage '", "epoch 1", "learning rate", "clip"):
+    for part in ("optimizer step", "(stage '", "epoch ", "learning rate", "clip"):
         assert part in message, message
 
 

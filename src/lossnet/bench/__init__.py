@@ -18,9 +18,7 @@ __all__ = ["NAMES", "run"]
 NAMES = ("digits", "mlc", "overhead")
 
 
-def run(
-    name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int
-) -> None:
+def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Runs a benchmark and leaves its results in ``output``."""
     if name == "overhead":
         overhead.run(output, data_dir)

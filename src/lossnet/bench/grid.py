@@ -19,9 +19,9 @@ from rich.table import Table
 
 from lossnet.build import default_loss
 from lossnet.run import Run, train
-from lossnet.settings import Settings, default_recipe, read_recipe
+from lossnet.settings import Settings, recipe_settings
 
-__all__ = ["Cell", "markdown", "run_grid", "show", "summarise"]
+__all__ = ["Cell", "markdown", "run_folder", "run_grid", "show", "summarise"]
 
 #: columns of a table: metric, heading
 COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("f1_expected", "F1 expected"))
@@ -35,14 +35,21 @@ class Cell:
     data: str
     method: str
     loss: str = ""
+    recipe: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     published: str = ""
 
     def settings(self) -> Settings:
-        """The data set's recipe with this cell's changes."""
+        """The named recipe, or the data set's own, with this cell's changes."""
         loss = self.loss or default_loss(self.method)
-        path = default_recipe(self.data, self.method, loss)
-        return Settings(**{**({} if path is None else read_recipe(path)), **self.changes})
+        recipe = recipe_settings(self.data, self.method, loss, self.recipe)
+        return Settings(**{**recipe, **self.changes})
+
+
+def run_folder(output: Path, cell: Cell, seed: int) -> Path:
+    """Where a cell's run leaves its model."""
+    letters = "".join(c if c.isalnum() else " " for c in cell.title.lower())
+    return output / "-".join([cell.data, *letters.split(), str(seed)])
 
 
 def run_grid(
@@ -62,7 +69,7 @@ def run_grid(
     tasks = []
     for seed in range(seeds):
         for cell in cells:
-            folder = output / f"{cell.data}-{_slug(cell.title)}-{seed}" if keep_models else None
+            folder = run_folder(output, cell, seed) if keep_models else None
             run = Run(
                 cell.data,
                 cell.method,
@@ -74,9 +81,8 @@ def run_grid(
                 device=device,
                 progress=False,
             )
-            if (cell.title, cell.data, seed, _fingerprint(run.settings)) not in done:
+            if (cell.title, cell.data, seed, _fingerprint(cell.settings())) not in done:
                 tasks.append((cell.title, run))
-    threads = max(1, torch.get_num_threads() // jobs)
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with (
@@ -84,7 +90,7 @@ def run_grid(
         ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
         bar = progress.add_task("runs", total=len(tasks))
-        futures = [pool.submit(_work, title, run, threads) for title, run in tasks]
+        futures = [pool.submit(_work, title, run) for title, run in tasks]
         try:
             for future in as_completed(futures):
                 result = future.result()
@@ -105,8 +111,8 @@ def run_grid(
     return [r for r in results if (r["title"], r["dataset"]) in wanted and r["seed"] < seeds]
 
 
-def _work(title: str, run: Run, threads: int) -> dict[str, Any]:
-    torch.set_num_threads(threads)
+def _work(title: str, run: Run) -> dict[str, Any]:
+    torch.set_num_threads(1)  # these networks are too small to share
     return {"title": title, **train(run)}
 
 
@@ -125,16 +131,13 @@ def _fingerprint(settings: Settings) -> str:
     return json.dumps(dataclasses.asdict(settings), sort_keys=True)
 
 
-def _slug(title: str) -> str:
-    kept = [c if c.isalnum() else "-" for c in title.lower()]
-    return "-".join(part for part in "".join(kept).split("-") if part)
-
-
 # ---------------------------------------------------------------- tables
 
 
 def summarise(
-    cells: Sequence[Cell], results: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]] = COLUMNS
+    cells: Sequence[Cell],
+    results: Sequence[dict[str, Any]],
+    columns: Sequence[tuple[str, str]] = COLUMNS,
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: mean ± standard deviation over seeds, in points, on test data."""
     heading = ["data", "method", *(name for _, name in columns), "seconds", "seeds", "published"]
@@ -143,9 +146,7 @@ def summarise(
         mine = [r for r in results if (r["title"], r["dataset"]) == (cell.title, cell.data)]
         if not mine:
             continue
-        values = [
-            _spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns
-        ]
+        values = [_spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns]
         seconds = f"{statistics.mean(r['seconds'] for r in mine):.0f}"
         seeds = ", ".join(str(r["seed"]) for r in sorted(mine, key=lambda r: int(r["seed"])))
         rows.append([cell.data, cell.title, *values, seconds, seeds, cell.published])

@@ -1,3 +1,155 @@
-"""x"""
+"""What the framework costs: a SEAL-NCE epoch on bibtex's shapes against the same steps as bare PyTorch.
+
+The bare loop does the same arithmetic on the same batches: one forward pass of the task net for its samples,
+12 energy steps with 20 samples each, one encoding by the energy, 5 task steps; AdamW, gradient clipping.
+Both run in turns in one process on one thread, so that a noisy machine slows both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
 from pathlib import Path
-def run(output: Path, data_dir: Path | None) -> None: ...
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy import sparse
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+
+from lossnet.build import build
+from lossnet.data import DataError, MultiLabelData, load
+from lossnet.run import write_json
+from lossnet.settings import Settings, find_recipe, read_recipe
+from lossnet.training import Trainer
+
+__all__ = ["run"]
+
+LIMIT = 1.15
+
+
+def run(output: Path, data_dir: Path | None, batches: int = 20, repeats: int = 5) -> float:
+    """Times both in turns, prints and writes the ratio of the medians, and returns it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    settings = Settings(**read_recipe(find_recipe("bibtex-seal-nce")))
+    data = _training_data(data_dir, batches * settings.batch_size)
+    ours, bare = [], []
+    framework, loop = _Framework(data, settings), _BareLoop(data, settings)
+    try:
+        for repeat in range(repeats + 1):
+            times = framework.epoch(), loop.epoch()
+            if repeat:  # the first turn warms up
+                ours.append(times[0])
+                bare.append(times[1])
+    finally:
+        torch.set_num_threads(threads)
+    ratio = statistics.median(ours) / statistics.median(bare)
+    table = Table("", "seconds per batch", title="SEAL-NCE on bibtex's shapes, 12 + 5 steps a batch")
+    table.add_row("lossnet", f"{statistics.median(ours) / batches:.4f}")
+    table.add_row("bare PyTorch", f"{statistics.median(bare) / batches:.4f}")
+    table.add_row("ratio", f"{ratio:.3f} (limit {LIMIT})")
+    Console().print(table)
+    content = {"lossnet": ours, "bare": bare, "ratio": ratio, "limit": LIMIT, "batches": batches}
+    write_json(output / "overhead.json", content)
+    return ratio
+
+
+def _training_data(data_dir: Path | None, rows: int) -> MultiLabelData:
+    """Rows of bibtex where it is at hand, else random ones of its shape and density."""
+    try:
+        return load("bibtex", data_dir=data_dir, progress=False).train.take(np.arange(rows))
+    except DataError:
+        generator = np.random.default_rng(0)
+        x = sparse.random_array((rows, 1836), density=0.037, rng=generator, format="csr")
+        y = generator.random((rows, 159)) < 2.4 / 159
+        return MultiLabelData.from_arrays((x > 0).astype(np.float32), y.astype(np.uint8))
+
+
+class _Framework:
+    """One epoch of the trainer, validation left out (a single instance)."""
+
+    def __init__(self, data: MultiLabelData, settings: Settings) -> None:
+        self.data, self.settings = data, settings
+        self.valid = data.take(np.flatnonzero(np.asarray(data.y.sum(1)) > 0)[:1])
+        self.method = build("seal", "nce", settings, data.inputs, data.labels)
+
+    def epoch(self) -> float:
+        s = self.settings
+        trainer = Trainer(
+            self.method,
+            lr={"energy": s.energy_lr, "task_net": s.task_lr},
+            weight_decay=s.weight_decay,
+            batch_size=s.batch_size,
+            max_epochs=1,
+            clip=s.clip,
+            progress=False,
+        )
+        started = time.perf_counter()
+        trainer.fit(self.data, self.valid)
+        return time.perf_counter() - started
+
+
+class _BareLoop:
+    """The same steps, written out."""
+
+    def __init__(self, data: MultiLabelData, settings: Settings) -> None:
+        self.data, self.settings = data, settings
+        method = build("seal", "nce", settings, data.inputs, data.labels)
+        self.task_net = method.get_submodule("task_net")
+        self.encoder = method.get_submodule("energy.encoder")
+        self.local = method.get_submodule("energy.terms.0.weights")
+        self.mixing = method.get_submodule("energy.terms.1.mixing")
+        self.out = method.get_submodule("energy.terms.1.weights")
+        self.energy = method.get_submodule("energy")
+
+    def epoch(self) -> float:
+        s = self.settings
+        energy_parameters = list(self.energy.parameters())
+        task_parameters = list(self.task_net.parameters())
+        optimizer = partial(torch.optim.AdamW, weight_decay=s.weight_decay, fused=True)
+        energy_optimizer = optimizer(energy_parameters, lr=s.energy_lr)
+        task_optimizer = optimizer(task_parameters, lr=s.task_lr)
+        self.task_net.train()
+        self.energy.train()
+        started = time.perf_counter()
+        for rows in torch.randperm(len(self.data)).split(s.batch_size):
+            batch = self.data.batch(rows)
+            x, y = batch.x, batch.y
+            with torch.no_grad():
+                logits = self.task_net(x)
+            probabilities = torch.sigmoid(logits).unsqueeze(1).expand(-1, s.samples, -1)
+            normaliser = F.softplus(logits).sum(1, keepdim=True)
+            for _ in range(s.energy_steps):
+                candidates = torch.cat([y.unsqueeze(1), torch.bernoulli(probabilities)], 1)
+                log_prob = torch.einsum("bkl,bl->bk", candidates, logits) - normaliser
+                exponents = -self._energy(self.local(self.encoder(x)), candidates) - log_prob
+                loss = (exponents.logsumexp(1) - exponents[:, 0]).mean()
+                energy_optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(energy_parameters, s.clip)
+                energy_optimizer.step()
+            with torch.no_grad():
+                local = self.local(self.encoder(x))
+            for parameter in energy_parameters:
+                parameter.requires_grad_(False)
+            for _ in range(s.task_steps):
+                logits = self.task_net(x)
+                energy = self._energy(local, torch.sigmoid(logits).unsqueeze(1)).squeeze(1)
+                entropy = F.binary_cross_entropy_with_logits(logits, y, reduction="none").sum(1)
+                loss = (s.energy_weight * energy + s.ce_weight * entropy).mean()
+                task_optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(task_parameters, s.clip)
+                task_optimizer.step()
+            for parameter in energy_parameters:
+                parameter.requires_grad_(True)
+        return time.perf_counter() - started
+
+    def _energy(self, local: Tensor, y: Tensor) -> Tensor:
+        together: Tensor = self.out(F.softplus(self.mixing(y))).squeeze(-1)
+        return torch.einsum("bkl,bl->bk", y, local) + together

@@ -277,9 +277,7 @@ def _canonical(matrix: Any) -> Any:
 
 def _check_names(kind: str, names: tuple[str, ...], columns: int) -> None:
     if len(names) != columns:
-        raise DataError(
-            f"{len(names)} {kind} names for {columns} columns; give one name per column"
-        )
+        raise DataError(f"{len(names)} {kind} names for {columns} columns; give one name per column")
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

@@ -62,9 +62,7 @@ def digit_pairs_images() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     _, classes = _digits()
     random = np.random.default_rng(_SEED)
     parts = _image_parts(len(classes))
-    return [
-        _draw_pairs(part, classes, count, random) for part, count in zip(parts, _PAIRS, strict=True)
-    ]
+    return [_draw_pairs(part, classes, count, random) for part, count in zip(parts, _PAIRS, strict=True)]
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -89,9 +89,7 @@ def _mulan(
     arff, xml = f"{name}.arff", f"{name}.xml"
     sha256 = {} if hashes is None else {arff: hashes[0], xml: hashes[1]}
     more.setdefault("home", _MULAN)
-    return Entry(
-        name, description, files=(arff,), beside=(xml,), terms=terms, sha256=sha256, **more
-    )
+    return Entry(name, description, files=(arff,), beside=(xml,), terms=terms, sha256=sha256, **more)
 
 
 def _clus(name: str, prefix: str, description: str, hashes: tuple[str, str, str]) -> Entry:
@@ -252,9 +250,7 @@ def load(
         standardise = raw.entry.standardise
     preprocessor = Preprocessor.fit(raw.parts[0], standardise)
     train, valid, test = (preprocessor.apply(part) for part in raw.parts)
-    return Loaded(
-        raw.entry.name, raw.entry.description, train, valid, test, preprocessor, raw.split_name
-    )
+    return Loaded(raw.entry.name, raw.entry.description, train, valid, test, preprocessor, raw.split_name)
 
 
 def describe(
@@ -273,9 +269,7 @@ def describe(
     """
     raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress)
     counts = sum(np.asarray(part.y.sum(axis=0, dtype=np.int64)) for part in raw.parts)
-    instances = {
-        part: len(data) for part, data in zip(("train", "valid", "test"), raw.parts, strict=True)
-    }
+    instances = {part: len(data) for part, data in zip(("train", "valid", "test"), raw.parts, strict=True)}
     first = raw.parts[0]
     per_instance = float(np.sum(counts)) / sum(instances.values())
     order = np.argsort(-np.asarray(counts), kind="stable")[:frequent]

@@ -132,9 +132,7 @@ def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> N
     return part_of
 
 
-def _neediest(
-    first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator
-) -> int:
+def _neediest(first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator) -> int:
     """The part that lacks most by the first count, ties broken by the second, then by chance."""
     best = np.flatnonzero(first > first.max() - 1e-9)
     if len(best) > 1:

@@ -47,6 +47,10 @@ class Term(nn.Module):
     def evaluate(self, prepared: Any, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, *event)``."""
 
+    def unary_logits(self, features: Tensor) -> Tensor | None:
+        """Logits ``(batch, *event)`` of the classifier that this term is, if it is one."""
+        return None
+
 
 class Sum(Energy):
     """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2).
@@ -70,10 +74,7 @@ class Sum(Energy):
         return tuple(term.prepare(features) for term in self._terms())
 
     def evaluate(self, encoded: tuple[Any, ...], y: Tensor) -> Tensor:
-        parts = [
-            term.evaluate(prepared, y)
-            for term, prepared in zip(self._terms(), encoded, strict=True)
-        ]
+        parts = [term.evaluate(prepared, y) for term, prepared in zip(self._terms(), encoded, strict=True)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -82,8 +83,8 @@ class Sum(Energy):
     def unary_logits(self, x: Tensor) -> Tensor:
         features = self.encoder(x)
         for term in self._terms():
-            if hasattr(term, "unary_logits"):
-                logits: Tensor = term.unary_logits(features)
+            logits = term.unary_logits(features)
+            if logits is not None:
                 return logits
         return super().unary_logits(x)
 

@@ -42,5 +42,3 @@ class LabelInteraction(Term):
             mixed = mixed + prepared
         energies: Tensor = self.weights(F.softplus(mixed))
         return energies.squeeze(-1)
-
-

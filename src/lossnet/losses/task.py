@@ -34,9 +34,7 @@ class TaskLoss:
     measure: Score = field(default_factory=F1)
     fixed: FixedLoss = cross_entropy
 
-    def __call__(
-        self, prediction: Prediction, truth: Tensor, energy: EnergyFunction | None = None
-    ) -> Tensor:
+    def __call__(self, prediction: Prediction, truth: Tensor, energy: EnergyFunction | None = None) -> Tensor:
         total = torch.zeros(len(truth), device=truth.device, dtype=prediction.logits.dtype)
         if self.ce:
             total = total + self.ce * self.fixed(prediction, truth)

@@ -40,7 +40,12 @@ class SEALStatic(SEAL):
         task_steps: int = 1,
     ) -> None:
         super().__init__(
-            space, task_net, teacher.energy, task_loss=task_loss, energy_steps=0, task_steps=task_steps
+            space,
+            task_net,
+            teacher.energy,
+            task_loss=task_loss,
+            energy_steps=0,
+            task_steps=task_steps,
         )
         # The teacher's networks become ours under their own names; the teacher itself only schedules them.
         for name, network in teacher.named_children():

@@ -66,5 +66,3 @@ class SPEN(EnergyMethod):
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
         yield Update("energy", loss.mean())
-
-

@@ -1,4 +1,4 @@
-"""Whole batches as CUDA graphs: these networks are so small that launching kernels costs more than running them."""
+"""Whole batches as CUDA graphs: launching kernels for networks this small costs more than running them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ class GraphRunner:
                 place.copy_(part)
         if self._graph is None and not self._capture():
             return self._run(batch)
-        assert self._graph is not None and self._output is not None
+        assert self._graph is not None
+        assert self._output is not None
         self._graph.replay()
         names, values = self._output
         return names, values.clone()
 
     def _warm_up(self, batch: Batch) -> tuple[list[str], Tensor]:
-        """A real step on a side stream, as capture needs it, so that nothing is allocated for the first time."""
+        """A real step on a side stream, as capture needs it, so that optimizers have their state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

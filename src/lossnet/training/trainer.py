@@ -36,7 +36,7 @@ from lossnet.training.progress import Progress, silent
 __all__ = ["Dataset", "Interrupted", "NonFiniteLoss", "Trainer"]
 
 
-class NonFiniteLoss(ArithmeticError):
+class NonFiniteLoss(ArithmeticError):  # noqa: N818
     """A loss or gradient became infinite or NaN."""
 
 
@@ -259,7 +259,7 @@ class Trainer:
         return norm
 
     def _order(self, instances: int) -> Tensor:
-        """The data order: a function of seed, stage and epoch alone, so that resuming needs no loader state."""
+        """The data order: a function of seed, stage and epoch alone, so resuming needs no loader state."""
         numbers = [self.seed, self._position.stage, self._position.epoch]
         seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
         return torch.randperm(instances, generator=torch.Generator().manual_seed(seed))
@@ -349,8 +349,8 @@ class Trainer:
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a resumed run to equal an uninterrupted one."""
         rates = self.lr if isinstance(self.lr, (int, float)) else dict(self.lr)
-        names = ("weight_decay", "batch_size", "monitor", "clip", "seed")
-        names += ("plateau_patience", "plateau_factor")
+        names = ["weight_decay", "batch_size", "monitor", "clip", "seed"]
+        names += ["plateau_patience", "plateau_factor"]
         return {"lr": rates, **{name: getattr(self, name) for name in names}}
 
     def _read_checkpoint(self) -> Checkpoint:
@@ -411,6 +411,8 @@ def _averages(totals: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str)) or (
-        isinstance(value, list) and all(map(_is_plain, value))
+    return (
+        value is None
+        or isinstance(value, (bool, int, float, str))
+        or (isinstance(value, list) and all(map(_is_plain, value)))
     )

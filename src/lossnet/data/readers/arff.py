@@ -180,9 +180,7 @@ class Layout:
         order = {value: float(code) for code, value in enumerate(values)}
         words = {value: order[value] for value in attribute.values if value in order}
         complain = None if seen is None else _unseen_complaint(attribute)
-        place = _Place(
-            "one-hot", len(self.feature_names), len(values), order.get(attribute.values[0], -1.0)
-        )
+        place = _Place("one-hot", len(self.feature_names), len(values), order.get(attribute.values[0], -1.0))
         self._add(Codes(words, complain=complain).__getitem__, place)
         self.feature_names += [f"{attribute.name}={value}" for value in values]
 
@@ -206,14 +204,10 @@ class Layout:
         label = target == "y"
         return (
             _csr(x_rows, x_columns, x_values, (rows.count, len(self.feature_names)), np.float32),
-            _csr(
-                [at[label]], [offset[label]], [values[label]], (rows.count, self.labels), np.uint8
-            ),
+            _csr([at[label]], [offset[label]], [values[label]], (rows.count, self.labels), np.uint8),
         )
 
-    def _with_defaults(
-        self, rows: Rows
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def _with_defaults(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Sparse cells, with those that rows left out where that does not mean zero.
 
         Leaving a nominal out means its first declared value, which need not be the zero one.

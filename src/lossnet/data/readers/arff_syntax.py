@@ -118,9 +118,7 @@ def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "r": "\r", "t": "\t"}.get(code, code)
 
 
-def parse_header(
-    path: str | PathLike[str], encoding: str = "utf-8", number_repeats: bool = False
-) -> Header:
+def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repeats: bool = False) -> Header:
     """Read a file and everything up to ``@data``.
 
     A name that is declared again is an error, or with ``number_repeats`` becomes ``name (2)``.
@@ -223,9 +221,7 @@ def parse_rows(header: Header, converters: Sequence[Converter]) -> Rows:
     return _dense_rows(header, converters, numbered)
 
 
-def _dense_rows(
-    header: Header, converters: Sequence[Converter], numbered: list[tuple[int, str]]
-) -> Rows:
+def _dense_rows(header: Header, converters: Sequence[Converter], numbered: list[tuple[int, str]]) -> Rows:
     dense = np.empty((len(numbered), len(converters)))
     for row, (line, text) in enumerate(numbered):
         if text.startswith("{"):
@@ -260,9 +256,7 @@ def _cells(header: Header, line: int, text: str) -> list[str]:
             return [*cells, ""]
 
 
-def _sparse_rows(
-    header: Header, converters: Sequence[Converter], numbered: list[tuple[int, str]]
-) -> Rows:
+def _sparse_rows(header: Header, converters: Sequence[Converter], numbered: list[tuple[int, str]]) -> Rows:
     columns: list[int] = []
     values: list[float] = []
     counts = np.empty(len(numbered), dtype=np.int64)
@@ -346,9 +340,7 @@ def _bad_cell(
             if attribute.kind != "nominal":
                 what = number_complaint(cell, attribute.name, "write ? where a value is missing")
                 return DataError(what, header.path, line)
-            declared = ", ".join(attribute.values[:5]) + (
-                ", …" if len(attribute.values) > 5 else ""
-            )
+            declared = ", ".join(attribute.values[:5]) + (", …" if len(attribute.values) > 5 else "")
             what = f"{cell!r} is not a declared value of {attribute.name!r} ({declared})"
             return DataError(f"{what}; declare it or correct the row", header.path, line)
     raise AssertionError("every cell of the row could be read")  # pragma: no cover

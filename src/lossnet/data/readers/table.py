@@ -92,9 +92,7 @@ def read_parquet(
     if not table.num_rows:
         raise DataError("the table has no rows", path, 1)
     columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
-    return _assemble(
-        path, columns, range(1, table.num_rows + 1), _Wanted(labels, categories, drop, like)
-    )
+    return _assemble(path, columns, range(1, table.num_rows + 1), _Wanted(labels, categories, drop, like))
 
 
 class _Wanted:

@@ -89,9 +89,7 @@ def whole(token: str) -> int:
 class Collector:
     """Gathers rows of ``label,label feature:value …``."""
 
-    def __init__(
-        self, path: str, inputs: int | None, label: Callable[[str], int], base: int = 0
-    ) -> None:
+    def __init__(self, path: str, inputs: int | None, label: Callable[[str], int], base: int = 0) -> None:
         self._path = path
         self._inputs = inputs
         self._label = label

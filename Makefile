@@ -1,0 +1,28 @@
+# Everything happens in .venv; PYTHON chooses the interpreter that makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := src tests
+
+.PHONY: install run test bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: install  ## train on embedded digits, print the comparison and draw the completed digits
+	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
+
+test: install  ## formatting, lint, types, tests and the examples in docstrings
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+bench: install  ## what the framework costs, as a ratio to bare PyTorch
+	$(BIN)/lossnet bench overhead --output runs/overhead
+
+clean:
+	rm -rf .venv runs build dist .mypy_cache .ruff_cache .hypothesis

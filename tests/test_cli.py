@@ -1,0 +1,578 @@
+import csv
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import lossnet
+from lossnet import cli
+from lossnet.build import METHODS
+from lossnet.cli import main
+from lossnet.data import names as dataset_names
+from lossnet.decoding import ExpectedF1
+from lossnet.settings import Settings
+from lossnet.training import Interrupted, NonFiniteLoss, Trainer
+
+TINY = ["--task-hidden", "8", "--energy-hidden", "8", "--global-hidden", "4", "--samples", "4"]
+TINY += ["--quiet", "--device", "cpu"]
+FEATURES = ("length", "width", "height", "age")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_this_machine(monkeypatch, tmp_path):
+    monkeypatch.delenv("LOSSNET_DATA", raising=False)
+    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def rows(count, seed=0, scale=1.0):
+    x = np.random.default_rng(seed).normal(size=(count, 4)).round(3) * scale
+    y = np.stack([x[:, 0] > 0, x[:, 1] + x[:, 2] > 0, x[:, 3] <= 0.2], 1).astype(int)
+    y[:, 2] |= ~y.any(1)
+    return x, y
+
+
+LABELS = ("label_a", "label_b", "label_c")
+
+
+def write_csv(path, x, y=None, labels=LABELS):
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow([*FEATURES, *(labels if y is not None else ())])
+        writer.writerows(
+            [*map(repr, map(float, row)), *(map(int, y[i]) if y is not None else ())]
+            for i, row in enumerate(x)
+        )
+    return path
+
+
+def write_arff(path, x, y, labels=LABELS):
+    lines = ["@relation mine"]
+    lines += [f"@attribute {name} numeric" for name in FEATURES]
+    lines += [f"@attribute {name} {{0,1}}" for name in labels]
+    lines += ["@data"]
+    lines += [",".join([*map(repr, map(float, a)), *map(str, b)]) for a, b in zip(x, y, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    tags = "\n".join(f'<label name="{name}"></label>' for name in labels)
+    xml = f'<?xml version="1.0"?>\n<labels xmlns="http://mulan.sourceforge.net/labels">\n{tags}\n</labels>'
+    path.with_suffix(".xml").write_text(xml)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_csv(tmp_path / "mine.csv", *rows(90))
+
+
+@pytest.fixture
+def trained(table, tmp_path, capsys):
+    command = ["train", str(table), "--labels", "label_*", "--epochs", "3", "--task-lr", "0.01"]
+    assert main([*command, *TINY, "--output", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    return tmp_path / "run"
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def failed(arguments, capsys, status=2):
+    """The one message of a command that must fail in a civilised way."""
+    try:
+        code = main([str(part) for part in arguments])
+    except SystemExit as stop:  # the parser's own complaints
+        code = stop.code
+    output = capsys.readouterr()
+    assert code == status, output.err
+    assert "Traceback" not in output.err
+    assert output.err.strip()
+    return output.err
+
+
+# ---------------------------------------------------------------- train
+
+
+def test_train_on_embedded_data(tmp_path, capsys):
+    output = tmp_path / "runs" / "d0"
+    command = ["train", "digits-pairs", "--method", "cross-entropy", "--epochs", "1"]
+    assert main([*command, "--seed", "3", *TINY, "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    result = result_of(output)
+    keys = {"dataset", "split", "method", "loss", "seed", "settings", "metrics", "seconds"}
+    assert keys | {"steps", "versions", "commit"} <= set(result)
+    for part in ("valid", "test"):
+        wanted = {"f1", "f1_tuned", "f1_expected", "threshold", "micro_f1", "macro_f1"}
+        assert wanted <= set(result["metrics"][part])
+        for name in wanted:
+            assert f"{result['metrics'][part][name]:.4f}" in shown
+    assert (result["dataset"], result["method"], result["seed"]) == (
+        "digits-pairs",
+        "cross-entropy",
+        3,
+    )
+    assert str(output) in shown.replace("\n", "")
+    assert sorted(path.name for path in output.iterdir()) == [
+        "history.jsonl",
+        "model",
+        "result.json",
+    ]
+    assert (output / "model" / "model.safetensors").is_file()
+
+
+def test_train_on_ones_own_table(trained):
+    result = result_of(trained)
+    assert result["dataset"] == "mine.csv"
+    assert result["split"] == "stratified(seed=0)"
+    model = lossnet.load(trained)
+    assert model.label_names == ("label_a", "label_b", "label_c")
+    assert model.feature_names == ("length", "width", "height", "age")
+    assert result["epochs"] == 3
+
+
+def test_train_with_ones_own_split(table, tmp_path, capsys):
+    split = tmp_path / "cut.json"
+    parts = {"train": list(range(60)), "valid": list(range(60, 75)), "test": list(range(75, 90))}
+    split.write_text(json.dumps(parts))
+    command = ["train", str(table), "--labels", "label_a", "label_b", "label_c", "--epochs", "1"]
+    output = tmp_path / "run"
+    assert main([*command, "--split", str(split), *TINY, "--output", str(output)]) == 0
+    assert result_of(output)["split"] == "cut.json"
+    assert result_of(output)["steps"] == 2 * 2
+    capsys.readouterr()
+
+
+def test_a_result_is_not_overwritten(trained, table, capsys):
+    before = (trained / "result.json").read_bytes()
+    message = failed(["train", table, "--labels", "label_*", *TINY, "--output", trained], capsys)
+    assert f"{trained} already holds a result" in message
+    assert (trained / "result.json").read_bytes() == before
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The runs that the command line asks for, none of which is run."""
+    runs = []
+
+    def train(run):
+        runs.append(run)
+        metrics = {"valid": {"f1": 0.5}}
+        names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
+        return {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
+
+    monkeypatch.setattr(cli, "train", train)
+    return runs
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    monkeypatch.setattr("lossnet.settings.recipe_folder", lambda: folder)
+    (folder / "mine-seal-nce.yaml").write_text("samples: 11\nepochs: 12\nenergy_lr: 1e-05\n")
+    (folder / "mine-seal.yaml").write_text("samples: 21\n")
+    (folder / "other.yaml").write_text("samples: 31\nconditioned: true\n")
+    return folder
+
+
+def test_a_flag_beats_the_recipe_beats_the_default(captured, recipes, tmp_path):
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text("inference_start: net\nsamples: 41\n")
+    commands = [
+        (["train", "mine"], {"samples": 11, "epochs": 12, "energy_lr": 1e-5}),
+        (["train", "mine", "--samples", "3"], {"samples": 3, "epochs": 12, "energy_lr": 1e-5}),
+        (
+            ["train", "mine", "--samples=3", "--energy-lr=2"],
+            {"samples": 3, "epochs": 12, "energy_lr": 2.0},
+        ),
+        (["train", "mine", "--loss", "margin"], {"samples": 21}),
+        (["train", "mine", "--loss", "margin", "--samples", "20"], {"samples": 20}),
+        (["train", "mine", "--method", "dvn"], {}),
+        (["train", "yours"], {}),
+        (["train", "mine", "--recipe", "other"], {"samples": 31, "conditioned": True}),
+        (["train", "mine", "--recipe", "other", "--conditioned", "false"], {"samples": 31}),
+        (["train", "mine", "--recipe", str(elsewhere)], {"samples": 41, "inference_start": "net"}),
+        # A flag that says the default is a flag all the same.
+        (["train", "mine", "--epochs", "100"], {"samples": 11, "energy_lr": 1e-5}),
+    ]
+    for command, changes in commands:
+        assert main(command) == 0
+        assert captured[-1].settings == dataclasses.replace(Settings(), **changes), command
+
+
+def test_a_data_sets_own_recipe_is_the_default(captured):
+    assert main(["train", "bibtex"]) == 0
+    assert captured[-1].settings.energy_steps == 12
+    assert captured[-1].settings.energy_weight == 5.515
+    assert main(["train", "bibtex", "--method", "cross-entropy", "--loss", "soft-f1"]) == 0
+    assert captured[-1].settings.energy_steps == 1
+    assert (captured[-1].method, captured[-1].loss) == ("cross-entropy", "soft-f1")
+
+
+def test_every_flag_arrives(captured, tmp_path):
+    command = ["train", "d", "--method", "infnet", "--loss", "perceptron", "--seed", "7"]
+    command += ["--output", "o", "--data-dir", "e", "--split", "s", "--labels", "a", "b*"]
+    command += ["--device", "cpu", "--resume", "--quiet", "--clip", "2.5"]
+    assert main(command) == 0
+    run = captured[-1]
+    assert (run.data, run.method, run.loss, run.seed) == ("d", "infnet", "perceptron", 7)
+    assert (str(run.output), str(run.data_dir), str(run.split)) == ("o", "e", "s")
+    assert list(run.labels) == ["a", "b*"]
+    assert (run.device, run.resume, run.progress) == ("cpu", True, False)
+    assert run.settings == dataclasses.replace(Settings(), clip=2.5)
+
+
+def test_there_is_a_flag_for_every_setting(captured):
+    for field in dataclasses.fields(Settings):
+        value = {"conditioned": "true", "inference_update": "gradient", "inference_start": "net"}
+        value |= {"inference_optimizer": "adam", "task_dropout": "0.7", "energy_dropout": "0.7"}
+        value |= {"plateau_factor": "0.7"}
+        given = value.get(field.name, "3")
+        assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0
+        assert getattr(captured[-1].settings, field.name) != field.default
+
+
+# ---------------------------------------------------------------- evaluate and predict
+
+
+def test_evaluate_gives_what_training_reported(tmp_path, capsys):
+    run = tmp_path / "run"
+    command = [
+        "train",
+        "digits-pairs",
+        "--method",
+        "dvn",
+        "--epochs",
+        "1",
+        "--inference-steps",
+        "3",
+    ]
+    assert main([*command, "--batch-size", "200", *TINY, "--output", str(run)]) == 0
+    capsys.readouterr()
+    answer = tmp_path / "metrics.json"
+    assert main(["evaluate", str(run), "digits-pairs", "--output", str(answer)]) == 0
+    assert json.loads(answer.read_text())["metrics"] == result_of(run)["metrics"]
+    assert f"{result_of(run)['metrics']['test']['f1']:.4f}" in capsys.readouterr().out
+
+
+def test_evaluate_on_a_file_applies_the_models_preprocessing(trained, tmp_path, capsys):
+    x, y = rows(40, seed=8)
+    file = write_csv(tmp_path / "new.csv", x, y)
+    answer = tmp_path / "metrics.json"
+    assert main(["evaluate", str(trained / "model"), str(file), "--output", str(answer)]) == 0
+    (metrics,) = json.loads(answer.read_text())["metrics"].values()
+    model = lossnet.load(trained)
+    chosen = model.predict_proba(x) >= 0.5
+    labelled = y.any(1)
+    f1 = 2 * (chosen & (y > 0)).sum(1) / (chosen.sum(1) + y.sum(1))
+    assert metrics["f1"] == pytest.approx(f1[labelled].mean(), rel=1e-5)
+    assert metrics["threshold"] == model.threshold
+    capsys.readouterr()
+
+
+@pytest.fixture
+def emotions(tmp_path):
+    """A data folder in which the (standardised) set "emotions" is a small one of ours."""
+    folder = tmp_path / "data" / "emotions"
+    folder.mkdir(parents=True)
+    x, y = rows(90)
+    x[45:] = 40 * x[45:] + 100  # so that it matters on which rows a preprocessor was fitted
+    write_arff(folder / "emotions.arff", x, y)
+    cut = {"train": list(range(40)), "valid": list(range(45, 70)), "test": list(range(70, 90))}
+    (folder / "split.json").write_text(json.dumps(cut))
+    return folder.parent
+
+
+def test_evaluate_with_another_split_keeps_the_models_preprocessing(emotions, tmp_path, capsys):
+    run, answer, split = tmp_path / "run", tmp_path / "metrics.json", tmp_path / "other.json"
+    common = ["--data-dir", str(emotions)]
+    command = ["train", "emotions", *common, "--method", "cross-entropy", "--epochs", "2"]
+    assert main([*command, *TINY, "--output", str(run)]) == 0
+    assert main(["evaluate", str(run), "emotions", *common, "--output", str(answer)]) == 0
+    assert json.loads(answer.read_text())["metrics"] == result_of(run)["metrics"]
+    # The same test rows, while the training rows are others.
+    parts = {"train": list(range(45, 70)), "valid": list(range(40)), "test": list(range(70, 90))}
+    split.write_text(json.dumps(parts))
+    more = ["--split", str(split), "--output", str(answer)]
+    assert main(["evaluate", str(run), "emotions", *common, *more]) == 0
+    found = json.loads(answer.read_text())["metrics"]["test"]
+    assert found == result_of(run)["metrics"]["test"]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("decode", ["tuned", "0.5", "expected-f1"])
+@pytest.mark.parametrize("kind", ["csv", "csv without labels", "arff"])
+def test_predict_gives_names_and_probabilities(trained, tmp_path, kind, decode):
+    x, y = rows(30, seed=8)
+    if kind == "arff":
+        file = write_arff(tmp_path / "input.arff", x, y)
+    else:
+        file = write_csv(tmp_path / "input.csv", x, y if kind == "csv" else None)
+    out = tmp_path / "deep" / "out.csv"
+    command = ["predict", str(trained), str(file), "-o", str(out)]
+    assert main([*command, *([] if decode == "tuned" else ["--decode", decode])]) == 0
+    with out.open(newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert list(table[0]) == ["row", "labels", *LABELS]
+    assert [int(row["row"]) for row in table] == list(range(30))
+    model = lossnet.load(trained)
+    probabilities = model.predict_proba(x)
+    found = np.array([[float(row[name]) for name in LABELS] for row in table])
+    np.testing.assert_allclose(found, probabilities, rtol=1e-5)
+    expected = {
+        "tuned": probabilities >= model.threshold,
+        "0.5": probabilities >= 0.5,
+        "expected-f1": ExpectedF1()(torch.from_numpy(probabilities)).numpy() > 0,
+    }[decode]
+    chosen = [set(filter(None, row["labels"].split(";"))) for row in table]
+    assert chosen == [{LABELS[i] for i in np.flatnonzero(row)} for row in expected]
+
+
+def test_predict_prints_without_an_output_file(trained, table, capsys):
+    assert main(["predict", str(trained), str(table)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0] == "row,labels,label_a,label_b,label_c"
+    assert len(shown.splitlines()) == 91
+
+
+# ---------------------------------------------------------------- data, methods, help
+
+
+def test_data_list_names_every_set(capsys):
+    assert main(["data", "list"]) == 0
+    shown = capsys.readouterr().out
+    lines = {name: line for name in dataset_names() for line in shown.splitlines() if f" {name} " in line}
+    assert set(lines) == set(dataset_names())
+    assert "yes" in lines["digits-pairs"]
+    assert "no" in lines["bibtex"]
+
+
+def test_data_list_looks_in_the_data_folder(emotions, capsys):
+    assert main(["data", "list", "--data-dir", str(emotions)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " emotions " in line)
+    assert "yes" in line
+
+
+def test_data_show_counts(capsys):
+    assert main(["data", "show", "digits-pairs"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("1800", "600", "64", "10", "digit_0", "fixed"):
+        assert part in shown
+
+
+def test_data_show_describes_ones_own_file(tmp_path, capsys):
+    labels = ("label_[red]", "label_b", "label_c")
+    file = write_csv(tmp_path / "mine.csv", *rows(60), labels=labels)
+    assert main(["data", "show", str(file), "--labels", "label_*"]) == 0
+    shown = capsys.readouterr().out
+    assert "label_b (" in shown
+    assert "label_[red] (" in shown, "names are no markup"
+
+
+def test_methods_lists_methods_and_losses(capsys):
+    assert main(["methods"]) == 0
+    shown = capsys.readouterr().out
+    for name, entry in METHODS.items():
+        assert name in shown
+        assert all(loss in shown for loss in entry.losses)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert lossnet.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "data", "methods", "bench"])
+def test_the_help_of_each_command_shows_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"  lossnet {command}" in shown.split("example", 1)[-1]
+    assert "example" in shown
+
+
+def test_the_help_of_train_explains_every_setting(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(Settings):
+        assert "--" + field.name.replace("_", "-") in shown
+    assert "n_E" in shown
+
+
+def test_the_main_help_names_the_commands(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("train", "evaluate", "predict", "data", "methods"))
+
+
+# ---------------------------------------------------------------- errors
+
+ERRORS = [
+    (["train", "bibtx"], "did you mean bibtex"),
+    (["train", "nothing-like-it"], "digits-completion"),
+    (["train", "digits-pairs", "--method", "seel"], "cross-entropy"),
+    (["train", "digits-pairs", "--loss", "margarine"], "seal has no loss 'margarine'"),
+    (["train", "digits-pairs", "--method", "dvn", "--loss", "nce"], "it takes regression"),
+    (["train", "missing.csv", "--labels", "a"], "missing.csv"),
+    (["train", "digits-pairs", "--recipe", "nope"], "no recipe 'nope'"),
+    (["train", "digits-pairs", "--epochs", "0"], "epochs must be above 0"),
+    (["train", "digits-pairs", "--epochs", "many"], "epochs"),
+    (["train", "digits-pairs", "--inference-start", "moon"], "inference"),
+    (["train", "digits-pairs", "--no-such-flag", "1"], "no-such-flag"),
+    (["train", "digits-pairs", "--split", "missing.json"], "missing.json"),
+    (["train", "digits-pairs", "--device", "warp"], "use cpu, cuda or auto"),
+    (["train", "digits-pairs", "--labels", "a"], "has its own labels"),
+    (["train", "digits-pairs", "--resume"], "--output"),
+    (["train"], "data"),
+    (["predict", "nowhere", "input.csv"], "nowhere: no model here"),
+    (["evaluate", "nowhere", "digits-pairs"], "nowhere: no model here"),
+    (["data", "show"], "lossnet data show"),
+    (["data", "show", "bibtx"], "did you mean bibtex"),
+    (["data", "show", "bookmarks"], "bookmarks.arff"),
+    (["data", "show", "missing.arff"], "missing.arff"),
+    (["dance"], "dance"),
+    ([], "lossnet"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), ERRORS, ids=[" ".join(c) for c, _ in ERRORS])
+def test_mistakes_are_answered_by_one_message(command, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in failed(command, capsys)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_label_pattern_that_matches_nothing(table, capsys):
+    message = failed(["train", table, "--labels", "lbl_*", *TINY], capsys)
+    assert "lbl_*" in message
+    assert "mine.csv" in message
+
+
+def test_a_table_without_labels_says_how_to_name_them(table, capsys):
+    assert "labels" in failed(["train", table, *TINY], capsys)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there(table, trained, capsys):
+    command = ["train", table, "--labels", "label_*", "--device", "cuda"]
+    assert "no CUDA device" in failed(command, capsys)
+    assert "no CUDA device" in failed(["evaluate", trained, table, "--device", "cuda"], capsys)
+
+
+def test_resuming_without_a_checkpoint(table, tmp_path, capsys):
+    command = ["train", table, "--labels", "label_*", *TINY, "--resume", "--output", tmp_path / "x"]
+    message = failed(command, capsys)
+    assert "no checkpoint here; start without resuming" in message
+    assert str(tmp_path / "x") in message
+
+
+def test_a_folder_that_is_no_model(trained, table, tmp_path, capsys):
+    assert "no model here" in failed(["predict", tmp_path, table], capsys)
+    (trained / "model" / "model.json").write_text("{")
+    assert "damaged model folder" in failed(["evaluate", trained, table], capsys)
+
+
+def test_a_file_with_other_columns(trained, tmp_path, capsys):
+    other = tmp_path / "other.csv"
+    other.write_text("length,depth\n1,2\n")
+    assert "width" in failed(["predict", trained, other], capsys)
+
+
+def test_evaluating_on_data_with_other_labels(trained, capsys):
+    assert "has other labels than the model" in failed(["evaluate", trained, "digits-pairs"], capsys)
+
+
+def test_evaluating_on_a_file_without_labels(trained, tmp_path, capsys):
+    file = write_csv(tmp_path / "bare.csv", rows(5)[0])
+    assert "label" in failed(["evaluate", trained, file], capsys)
+
+
+def test_an_output_that_cannot_be_a_folder_is_found_out_before_training(table, tmp_path, capsys, monkeypatch):
+    (tmp_path / "taken").write_text("a file")
+    monkeypatch.setattr(Trainer, "fit", lambda *arguments: pytest.fail("it trained first"))
+    command = ["train", table, "--labels", "label_*", *TINY, "--output", tmp_path / "taken"]
+    assert "taken" in failed(command, capsys)
+
+
+def test_an_output_file_that_cannot_be_written(trained, table, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    assert "folder" in failed(["predict", trained, table, "-o", tmp_path / "folder"], capsys)
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def test_a_diverged_run_exits_with_3(table, capsys):
+    command = ["train", table, "--labels", "label_*", *TINY, "--task-lr", "1e6", "--epochs", "30"]
+    message = failed([*command, "--energy-lr", "1e6"], capsys, status=3)
+    assert "learning rate (now 1e+06)" in message
+
+
+def raising(error):
+    def train(run):
+        raise error
+
+    return train
+
+
+def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(cli, "train", raising(Interrupted("stopped at epoch 3; saved in x")))
+    message = failed(["train", "d", "--output", tmp_path], capsys, status=130)
+    assert "stopped at epoch 3" in message
+    assert "--resume" in message
+    monkeypatch.setattr(cli, "train", raising(KeyboardInterrupt()))
+    assert failed(["train", "d"], capsys, status=130) == "lossnet: stopped\n"
+    monkeypatch.setattr(cli, "train", raising(NonFiniteLoss("energy: loss nan")))
+    assert "energy: loss nan" in failed(["train", "d"], capsys, status=3)
+
+
+def press_ctrl_c_in_the_second_epoch(monkeypatch):
+    original = Trainer._run_epoch
+
+    def press(self, *arguments):
+        if self._position.epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_run_epoch", press)
+
+
+def test_ctrl_c_then_resume_gives_the_same_model(table, tmp_path, capsys, monkeypatch):
+    command = ["train", table, "--labels", "label_*", *TINY, "--epochs", "3", "--output"]
+    assert main([*map(str, command), str(tmp_path / "whole")]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        press_ctrl_c_in_the_second_epoch(patch)
+        message = failed([*command, tmp_path / "cut"], capsys, status=130)
+    assert "--resume" in message
+    assert not (tmp_path / "cut" / "result.json").exists()
+    assert main([*map(str, command), str(tmp_path / "cut"), "--resume"]) == 0
+    files = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "cut")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    whole, cut = (result_of(tmp_path / name) for name in ("whole", "cut"))
+    assert whole["metrics"] == cut["metrics"]
+    capsys.readouterr()
+
+
+def test_ctrl_c_without_an_output_does_not_promise_to_resume(table, capsys, monkeypatch):
+    press_ctrl_c_in_the_second_epoch(monkeypatch)
+    command = ["train", table, "--labels", "label_*", *TINY, "--epochs", "3"]
+    assert "--resume" not in failed(command, capsys, status=130)
+
+
+def test_the_installed_command_works():
+    command = [sys.executable, "-m", "lossnet.cli", "methods"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert "seal-static" in run.stdout
+    assert run.stderr == ""

@@ -1,0 +1,258 @@
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from scipy import sparse
+
+import lossnet
+from lossnet.build import METHODS, build
+from lossnet.data import MultiLabelData, Preprocessor
+from lossnet.decoding import ExpectedF1, Threshold
+from lossnet.model import Model, ModelError, load
+from lossnet.settings import Settings
+
+SMALL = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, inference_steps=5, inference_start="zeros")
+FEATURES = ("length", "width ä", "c,d", "e", "f", "g")
+LABELS = ("red", "grün", "a;b", "d")
+
+
+@pytest.fixture
+def inputs(make_data):
+    x = make_data(30).x * 3 + 1
+    x[::7, 2] = np.nan
+    return x
+
+
+def made(inputs, method="seal", loss="nce", settings=SMALL, threshold=0.37):
+    torch.manual_seed(0)
+    data = MultiLabelData.from_arrays(inputs, np.ones((len(inputs), 4)), FEATURES, LABELS)
+    built = build(method, loss, settings, inputs=6, labels=4)
+    preprocessor = Preprocessor.fit(data, standardise=True)
+    return Model(built, (method, loss), settings, FEATURES, LABELS, preprocessor, threshold)
+
+
+@pytest.fixture
+def folder(inputs, tmp_path):
+    made(inputs).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+# ---------------------------------------------------------------- there and back
+
+NAMES = [(method, entry.losses[0]) for method, entry in METHODS.items()]
+NAMES += [("cross-entropy", "asymmetric"), ("seal-static", "regression"), ("seal-static", "margin")]
+
+
+@pytest.mark.parametrize(("method", "loss"), NAMES)
+def test_a_model_comes_back_as_it_was(inputs, tmp_path, method, loss):
+    model = made(inputs, method, loss)
+    expected = model.predict_proba(inputs)
+    assert expected.shape == (30, 4)
+    assert np.isfinite(expected).all(), "missing inputs are filled in"
+    assert len(np.unique(expected)) > 50
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), expected)
+    assert loaded.threshold == 0.37
+    assert loaded.feature_names == FEATURES
+    assert loaded.label_names == LABELS
+    assert loaded.names == (method, loss)
+    assert loaded.settings == SMALL
+
+
+def test_nce_energy_keeps_its_noise_net_when_inference_starts_there(inputs, tmp_path):
+    settings = Settings(**{**SMALL.__dict__, "inference_start": "net"})
+    model = made(inputs, "nce-energy", "nce", settings)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), model.predict_proba(inputs))
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "kept"),
+    [
+        ("seal", "nce", {"task_net"}),
+        ("seal-static", "nce", {"task_net"}),
+        ("infnet", "margin", {"task_net"}),
+        ("cross-entropy", "none", {"task_net"}),
+        ("dvn", "regression", {"energy"}),
+        ("spen", "margin", {"energy"}),
+        ("nce-energy", "nce", {"energy"}),
+    ],
+)
+def test_only_what_predicts_is_kept(inputs, tmp_path, method, loss, kept):
+    made(inputs, method, loss).save(tmp_path / "model")
+    names = load_file(tmp_path / "model" / "model.safetensors")
+    networks = {name.split("/")[1].split(".")[0] for name in names if name.startswith("network/")}
+    assert networks == kept
+    assert {name for name, _ in load(tmp_path / "model").method.named_children()} == kept
+
+
+def test_there_is_nothing_but_safetensors_and_json(folder):
+    assert sorted(os.listdir(folder)) == ["model.json", "model.safetensors"]
+    content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    assert content["labels"] == list(LABELS)
+    assert content["threshold"] == 0.37
+
+
+def test_predictions_are_decoded_by_the_tuned_threshold_unless_told(inputs):
+    model = made(inputs)
+    probabilities = model.predict_proba(inputs)
+    chosen = model.predict(inputs)
+    np.testing.assert_array_equal(chosen, probabilities >= 0.37)
+    assert chosen.dtype == np.uint8
+    half = model.predict(inputs, Threshold())
+    np.testing.assert_array_equal(half, probabilities >= 0.5)
+    assert (half != chosen).any()
+    best = ExpectedF1()(torch.from_numpy(probabilities)).numpy()
+    np.testing.assert_array_equal(model.predict(inputs, ExpectedF1()), best)
+
+
+def test_sparse_inputs_and_dropout(inputs):
+    model = made(np.nan_to_num(inputs))
+    model.method.train()
+    dense = model.predict_proba(np.nan_to_num(inputs))
+    np.testing.assert_array_equal(model.predict_proba(sparse.csr_array(np.nan_to_num(inputs))), dense)
+
+
+@pytest.mark.parametrize("start", ["zeros", "noise"])
+def test_predicting_is_repeatable_and_leaves_the_global_generator_alone(inputs, start):
+    settings = Settings(**{**SMALL.__dict__, "inference_start": start, "inference_candidates": 3})
+    model = made(inputs, "dvn", "regression", settings)
+    torch.manual_seed(5)
+    following = torch.rand(3)
+    torch.manual_seed(5)
+    first = model.predict_proba(inputs)
+    assert torch.equal(torch.rand(3), following)
+    np.testing.assert_array_equal(model.predict_proba(inputs), first)
+
+
+def test_no_rows_give_no_predictions(inputs):
+    for method, loss in (("seal", "nce"), ("dvn", "regression")):
+        assert made(inputs, method, loss).predict_proba(inputs[:0]).shape == (0, 4)
+
+
+def test_other_columns_are_refused(inputs):
+    with pytest.raises(ValueError, match="6"):
+        made(inputs).predict_proba(inputs[:, :5])
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_saving_over_a_model_replaces_it(inputs, folder):
+    (folder / "stray.txt").touch()
+    made(inputs, "cross-entropy", "none", threshold=0.1).save(folder)
+    assert load(folder).names == ("cross-entropy", "none")
+    assert load(folder).threshold == 0.1
+    assert sorted(os.listdir(folder)) == ["model.json", "model.safetensors"]
+    assert os.listdir(folder.parent) == ["model"]
+
+
+def test_folders_above_are_made(inputs, tmp_path):
+    made(inputs).save(tmp_path / "runs" / "one" / "model")
+    assert load(tmp_path / "runs" / "one" / "model").threshold == 0.37
+
+
+def test_a_failed_save_leaves_the_old_model(inputs, folder, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("lossnet.model.save_file", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        made(inputs, threshold=0.9).save(folder)
+    assert load(folder).threshold == 0.37
+
+
+def test_a_runs_folder_will_do(folder, inputs):
+    assert load(folder.parent).names == ("seal", "nce")
+    assert lossnet.load(str(folder.parent)).label_names == LABELS
+
+
+@pytest.mark.parametrize("missing", ["model.json", "model.safetensors", "everything"])
+def test_a_missing_file_is_named(folder, missing):
+    if missing == "everything":
+        shutil.rmtree(folder)
+    else:
+        (folder / missing).unlink()
+    with pytest.raises(ModelError, match=r"no model here \(.*is missing"):
+        load(folder)
+
+
+def change(folder, **content):
+    path = folder / "model.json"
+    old = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**old, **content}), encoding="utf-8")
+
+
+def remove(folder, key):
+    path = folder / "model.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content[key]
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def rewrite(folder, edit):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def swap(tensors):
+    one, other, *_ = (name for name in tensors if name.endswith("weight"))
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+
+
+TAMPERED = {
+    "garbage json": lambda f: (f / "model.json").write_text("{not json"),
+    "binary json": lambda f: (f / "model.json").write_bytes(b"\xff\xfe\x00"),
+    "a list": lambda f: (f / "model.json").write_text("[]"),
+    "other format": lambda f: change(f, format=99),
+    "no format": lambda f: remove(f, "format"),
+    "unknown method": lambda f: change(f, method="os.system"),
+    "unknown loss": lambda f: change(f, loss="regret"),
+    "another method": lambda f: change(f, method="dvn", loss="regression"),
+    "no labels": lambda f: remove(f, "labels"),
+    "fewer labels": lambda f: change(f, labels=["red"]),
+    "fewer features": lambda f: change(f, features=["length"]),
+    "labels as a number": lambda f: change(f, labels=4),
+    "unknown setting": lambda f: change(f, settings={"speed": 3}),
+    "senseless setting": lambda f: change(f, settings={**SMALL.__dict__, "task_hidden": -1}),
+    "setting of another type": lambda f: change(f, settings={**SMALL.__dict__, "epochs": "3"}),
+    "settings as a list": lambda f: change(f, settings=[1, 2]),
+    "threshold as a word": lambda f: change(f, threshold="high"),
+    "no threshold": lambda f: change(f, threshold=None),
+    "truncated weights": lambda f: truncate(f / "model.safetensors"),
+    "empty weights": lambda f: (f / "model.safetensors").write_bytes(b""),
+    "garbage weights": lambda f: (f / "model.safetensors").write_bytes(b"\x99" * 300),
+    "swapped weights": lambda f: rewrite(f, swap),
+    "no weights": lambda f: rewrite(f, lambda t: t.pop("network/task_net.0.weight")),
+    "no preprocessing": lambda f: rewrite(f, lambda t: t.pop("preprocessor/impute")),
+    "preprocessing of other columns": lambda f: rewrite(
+        f, lambda t: t.update({n: v[:2] for n, v in t.items() if n.startswith("preprocessor/")})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_a_tampered_folder_is_one_clear_error(folder, kind):
+    load(folder)
+    TAMPERED[kind](folder)
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_another_format_names_both_versions(folder):
+    change(folder, format=99)
+    with pytest.raises(ModelError, match="model format 99, this version reads 1"):
+        load(folder)

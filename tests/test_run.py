@@ -1,0 +1,259 @@
+import dataclasses
+import json
+import math
+from itertools import product
+
+import pytest
+import torch
+
+import lossnet
+import lossnet.run
+from lossnet.data import load as load_data
+from lossnet.run import Run, decoded_metrics, train, write_json
+from lossnet.settings import Settings
+from lossnet.training import CheckpointError, Interrupted, Trainer
+
+SMALL = Settings(epochs=1, task_hidden=16, energy_hidden=16, global_hidden=8, samples=4, batch_size=100)
+KEYS = {"dataset", "split", "method", "loss", "seed", "settings", "metrics", "seconds", "steps"}
+METRICS = {"f1", "f1_tuned", "f1_expected", "threshold", "micro_f1", "macro_f1"}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_data("digits-pairs")
+
+
+def quick(output=None, method="seal", loss="", **options):
+    options = {"settings": SMALL, "progress": False, "device": "cpu", **options}
+    return Run("digits-pairs", method, loss, output=output, **options)
+
+
+def test_what_a_run_leaves(tmp_path, digits):
+    run = quick(tmp_path / "run", seed=4, settings=dataclasses.replace(SMALL, epochs=2))
+    result = train(run, digits)
+    written = json.loads((run.output / "result.json").read_text())
+    assert written == json.loads(json.dumps(result))
+    assert KEYS | {"versions", "commit"} <= set(written)
+    assert set(written["metrics"]) == {"valid", "test"}
+    for part in written["metrics"].values():
+        assert set(part) >= METRICS
+        assert all(0 <= value <= 1 and math.isfinite(value) for value in part.values())
+    assert written["metrics"]["valid"]["threshold"] == written["metrics"]["test"]["threshold"]
+    assert written["settings"] == dataclasses.asdict(run.settings)
+    assert (written["dataset"], written["split"]) == ("digits-pairs", "fixed")
+    assert (written["method"], written["loss"], written["seed"]) == ("seal", "nce", 4)
+    assert written["steps"] == 2 * 18 * 2
+    assert written["seconds"] > 0
+    assert written["versions"]["torch"] == torch.__version__
+    assert {"python", "numpy", "scipy", "lossnet"} <= set(written["versions"])
+    assert written["commit"] is None or len(written["commit"]) == 40
+    left = sorted(path.name for path in run.output.iterdir())
+    assert left == ["history.jsonl", "model", "result.json"]
+    history = [json.loads(line) for line in (run.output / "history.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in history] == [1, 2]
+    assert max(entry["f1"] for entry in history) == written["metrics"]["valid"]["f1"]
+
+
+def test_the_saved_model_gives_the_reported_metrics(tmp_path, digits):
+    result = train(quick(tmp_path / "run", "cross-entropy", "soft-f1"), digits)
+    model = lossnet.load(tmp_path / "run")
+    assert model.threshold == result["metrics"]["test"]["threshold"]
+    for name, part in (("valid", digits.valid), ("test", digits.test)):
+        assert decoded_metrics(*model.evaluate(part), model.threshold) == result["metrics"][name]
+
+
+def test_the_threshold_is_tuned_on_valid_and_helps_there(digits):
+    metrics = train(quick(method="cross-entropy"), digits)["metrics"]
+    assert metrics["valid"]["f1_tuned"] > metrics["valid"]["f1"]
+    assert metrics["valid"]["threshold"] != 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("seal", {}), ("dvn", {}), ("dvn", {"inference_start": "noise", "inference_candidates": 2})],
+)
+def test_the_same_seed_gives_the_same_result(digits, method, changes):
+    small = digits_part(digits)
+    settings = dataclasses.replace(SMALL, inference_steps=3, **changes)
+    torch.manual_seed(1)
+    one = train(quick(method=method, settings=settings), small)
+    torch.manual_seed(2)
+    other = train(quick(method=method, settings=settings), small)
+    assert one["metrics"] == other["metrics"]
+    different = train(quick(method=method, settings=settings, seed=1), small)
+    assert one["metrics"] != different["metrics"]
+
+
+def digits_part(digits):
+    return dataclasses.replace(
+        digits,
+        train=digits.train.take(range(300)),
+        valid=digits.valid.take(range(100)),
+        test=digits.test.take(range(100)),
+    )
+
+
+def test_a_run_leaves_the_global_generator_alone(digits):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    train(quick(), digits_part(digits))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_without_an_output_nothing_is_written(digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(quick(), digits_part(digits))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_test_rows_there_are_no_test_metrics(digits):
+    part = digits_part(digits)
+    result = train(quick(), dataclasses.replace(part, test=part.test.take([])))
+    assert set(result["metrics"]) == {"valid"}
+
+
+def test_learning_rates_go_to_their_networks(digits, monkeypatch):
+    seen = {}
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def spy(method, **options):
+        seen.update(options)
+        raise Stop
+
+    monkeypatch.setattr(lossnet.run, "Trainer", spy)
+    settings = dataclasses.replace(
+        SMALL, energy_lr=0.5, task_lr=0.25, clip=3.0, patience=7, weight_decay=0.125
+    )
+    with pytest.raises(Stop):
+        train(quick(settings=settings, seed=9), digits)
+    assert seen["lr"] == {"task_net": 0.25, "noise_net": 0.25, "energy": 0.5}
+    wanted = {"clip": 3.0, "patience": 7, "weight_decay": 0.125, "seed": 9, "batch_size": 100}
+    assert wanted.items() <= seen.items()
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "seel"}, "no method 'seel'; there are cross-entropy"),
+        ({"method": "seel", "loss": "nce"}, "no method 'seel'; there are cross-entropy"),
+        ({"method": "dvn", "loss": "nce"}, "dvn has no loss 'nce'; it takes regression"),
+        ({"device": "warp"}, "use cpu, cuda or auto"),
+        ({"resume": True}, "resum"),
+    ],
+)
+def test_bad_requests_are_value_errors(digits, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(quick(**options), digits)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there(digits):
+    with pytest.raises(ValueError, match="no CUDA device; use --device cpu"):
+        train(quick(device="cuda"), digits)
+
+
+# ---------------------------------------------------------------- resuming
+
+
+def interrupted(run, digits, monkeypatch, epochs=1):
+    """Runs until Ctrl-C comes in the batch after the first epochs."""
+    original, calls = Trainer._run_epoch, []
+
+    def press(self, *arguments):
+        calls.append(1)
+        self._stop_requested = len(calls) > epochs
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_run_epoch", press)
+        with pytest.raises(Interrupted):
+            train(run, digits)
+
+
+@pytest.fixture
+def longer():
+    return dataclasses.replace(SMALL, epochs=3)
+
+
+def test_a_resumed_run_gives_the_same_result(tmp_path, digits, longer, monkeypatch):
+    part = digits_part(digits)
+    whole = train(quick(tmp_path / "whole", settings=longer), part)
+    run = quick(tmp_path / "cut", settings=longer)
+    interrupted(run, part, monkeypatch)
+    resumed = train(dataclasses.replace(run, resume=True), part)
+    for key in set(whole) - {"seconds"}:
+        assert whole[key] == resumed[key], key
+    files = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "cut")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"loss": "ranking"},
+        {"settings": {"task_lr": 0.5}},
+        {"settings": {"energy_weight": 9.0}},
+        {"settings": {"samples": 7}},
+        {"settings": {"task_dropout": 0.4}},
+    ],
+    ids=str,
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, digits, longer, change, monkeypatch):
+    """Else the result would carry settings that half of its training did not have."""
+    part = digits_part(digits)
+    run = quick(tmp_path / "cut", settings=longer)
+    interrupted(run, part, monkeypatch)
+    if "settings" in change:
+        change = {"settings": dataclasses.replace(longer, **change["settings"])}
+    with pytest.raises(CheckpointError, match="checkpoint"):
+        train(dataclasses.replace(run, resume=True, **change), part)
+
+
+# ---------------------------------------------------------------- small parts
+
+
+def f1_of(chosen, row):
+    return 2 * sum(a * b for a, b in zip(chosen, row, strict=True)) / max(sum(chosen) + sum(row), 1)
+
+
+def worth(chosen, probabilities):
+    """The expected F1 of a label set, by summing over all truths."""
+    return sum(
+        math.prod(p if unit else 1 - p for p, unit in zip(probabilities, row, strict=True))
+        * f1_of(chosen, row)
+        for row in product([0, 1], repeat=3)
+    )
+
+
+def test_each_decoder_has_its_own_column():
+    probabilities = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.1, 0.05]])
+    truth = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    metrics = decoded_metrics(probabilities, truth, 0.2)
+    assert metrics["f1"] == pytest.approx((2 / 3 + 0) / 2)
+    assert metrics["f1_tuned"] == pytest.approx(1.0)
+    assert metrics["threshold"] == 0.2
+    best = [max(product([0, 1], repeat=3), key=lambda s, p=p: worth(s, p)) for p in probabilities.tolist()]
+    reached = [f1_of(chosen, row) for chosen, row in zip(best, truth.tolist(), strict=True)]
+    assert metrics["f1_expected"] == pytest.approx(sum(reached) / 2)
+    assert metrics["f1_expected"] not in (metrics["f1"], metrics["f1_tuned"])
+    assert metrics["micro_f1"] == pytest.approx(2 * 1 / (1 + 3))
+
+
+def test_json_is_replaced_atomically(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "result.json"
+    write_json(path, {"a": 1})
+
+    def fail(*arguments):
+        raise OSError("no")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no"):
+        write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
