@@ -488,8 +488,8 @@ def test_a_file_with_other_columns(trained, tmp_path, capsys):
     assert "width" in failed(["predict", trained, other], capsys)
 
 
-def test_evaluating_on_data_with_other_labels(trained, capsys):
-    assert "has other labels than the model" in failed(["evaluate", trained, "digits-pairs"], capsys)
+def test_evaluating_on_data_with_other_columns(trained, capsys):
+    assert "give the columns of training" in failed(["evaluate", trained, "digits-pairs"], capsys)
 
 
 def test_evaluating_on_a_file_without_labels(trained, tmp_path, capsys):

@@ -1,11 +1,11 @@
 import dataclasses
-import re
 
 import pytest
 import yaml
 
 from lossnet import settings as room
 from lossnet.build import METHODS, build
+from lossnet.data import names as data_names
 from lossnet.settings import (
     RecipeError,
     Settings,
@@ -30,14 +30,14 @@ def recipe(tmp_path):
 
 
 def names_in(recipe):
-    """The method and loss that a recipe's name ends in: ``bibtex-seal-static-nce-2``."""
-    _, rest = recipe.split("-", 1)
-    rest = re.sub(r"-\d+$", "", rest)
-    for method, entry in METHODS.items():
-        for loss in entry.losses:
-            if rest in (f"{method}-{loss}", method):
-                return method, loss
-    raise AssertionError(f"{recipe} belongs to no method")
+    """The method and loss of a recipe named ``DATA-METHOD[-LOSS][-VARIANT]``."""
+    data = next(name for name in data_names() if recipe.startswith(f"{name}-"))
+    rest = recipe.removeprefix(f"{data}-")
+    known = {method: (method, entry.losses[0]) for method, entry in METHODS.items()}
+    known |= {f"{m}-{loss}": (m, loss) for m, entry in METHODS.items() for loss in entry.losses}
+    fitting = [name for name in known if f"{rest}-".startswith(f"{name}-")]
+    assert fitting, f"{recipe} belongs to no method"
+    return known[max(fitting, key=len)]
 
 
 @pytest.mark.parametrize("name", recipe_names())

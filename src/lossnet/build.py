@@ -62,13 +62,14 @@ def default_loss(method: str) -> str:
     >>> default_loss("seal")
     'nce'
     """
+    if method not in METHODS:
+        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     return METHODS[method].losses[0]
 
 
 def check_names(method: str, loss: str) -> None:
     """Refuses methods and losses that do not exist or do not go together."""
-    if method not in METHODS:
-        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    default_loss(method)
     if loss not in METHODS[method].losses:
         known = ", ".join(METHODS[method].losses)
         raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")

@@ -23,7 +23,7 @@ from lossnet import bench, data
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import load
-from lossnet.run import Run, decoded_metrics, train, write_json
+from lossnet.run import Run, decoded_metrics, find_device, train, write_json
 from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Interrupted, NonFiniteLoss
 
@@ -53,12 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[command](options[command])
         return 0
     except Interrupted as stop:
-        return _fail(f"{stop}\ncontinue with the same command and --resume", 130)
+        saved = "saved" in str(stop)
+        advice = "continue with the same command and --resume" if saved else "no --output, nothing saved"
+        return _fail(f"{stop}\n{advice}", 130)
     except KeyboardInterrupt:
         return _fail("stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
         return _fail(str(error), 2)
 
@@ -73,8 +75,11 @@ def _fail(message: str, status: int) -> int:
 
 def _train(options: Namespace) -> None:
     output: Path | None = options.output
-    if output is not None and not options.resume and (output / "result.json").exists():
-        raise ValueError(f"{output} already holds a result; choose another --output or remove it")
+    if output is not None and not options.resume:
+        if (output / "result.json").exists():
+            raise ValueError(f"{output} already holds a result; choose another --output or remove it")
+        if (output / "checkpoint.safetensors").exists():
+            raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
     names = [field.name for field in dataclasses.fields(Settings)]
     run = Run(
         data=options.data,
@@ -94,23 +99,24 @@ def _train(options: Namespace) -> None:
     result = train(run)
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
-    Console().print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
+    _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
-        Console().print(f"result, model and history are in {output}")
+        _print(f"result, model and history are in {output}")
 
 
 def _evaluate(options: Namespace) -> None:
     model = load(options.model)
     if not Path(options.data).is_file():
-        loaded = data.load(options.data, data_dir=options.data_dir, split=options.split)
+        loaded = data.load(options.data, options.data_dir, options.split, preprocessor=model.preprocessor)
         parts = {"valid": loaded.valid, "test": loaded.test}
-        if loaded.train.label_names != model.label_names:
-            raise ValueError(f"{options.data} has other labels than the model in {options.model}")
+        names = loaded.train.feature_names, loaded.train.label_names
+        if names != (model.feature_names, model.label_names):
+            raise ValueError(f"{options.data} has other columns than the model in {options.model}")
     else:
         aligned = data.read_inputs(options.data, model.feature_names, model.label_names)
         parts = {Path(options.data).name: model.preprocessor.apply(aligned)}
     metrics = {
-        name: decoded_metrics(*model.evaluate(part, options.device), model.threshold)
+        name: decoded_metrics(*model.evaluate(part, find_device(options.device)), model.threshold)
         for name, part in parts.items()
     }
     _show_metrics(f"{options.model} on {options.data}", metrics)
@@ -147,7 +153,7 @@ def _data(options: Namespace) -> None:
             entry = data.entry(name)
             found = not entry.files or data.find(name, options.data_dir) is not None
             table.add_row(name, entry.description, "yes" if found else "no")
-        Console().print(table)
+        _print(table)
         return
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
@@ -155,7 +161,7 @@ def _data(options: Namespace) -> None:
     table = Table("property", "value", title=shown.name)
     for key, value in dataclasses.asdict(shown).items():
         table.add_row(key.replace("_", " "), _readable(value))
-    Console().print(table)
+    _print(table)
 
 
 def _readable(value: Any) -> str:
@@ -170,7 +176,7 @@ def _methods(options: Namespace) -> None:
     table = Table("method", "losses (default first)", "what it does")
     for name, entry in METHODS.items():
         table.add_row(name, ", ".join(entry.losses), entry.summary)
-    Console().print(table)
+    _print(table)
 
 
 def _bench(options: Namespace) -> None:
@@ -260,7 +266,9 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     _add_data_options(datasets)
     commands.add_subcommand("data", datasets, help="list or show data sets")
 
-    commands.add_subcommand("methods", _parser("List methods and losses."), help="list methods")
+    commands.add_subcommand(
+        "methods", _parser("List methods and losses.", "example:\n  lossnet methods"), help="list methods"
+    )
 
     benchmark = _parser("Run a benchmark.", "example:\n  lossnet bench digits --output runs/digits")
     benchmark.add_argument("name", choices=list(bench.NAMES), help="which")
@@ -300,11 +308,16 @@ def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
         parser.set_defaults(recipe)
 
 
+def _print(what: Table | str) -> None:
+    """Prints without reading markup: label names and paths may hold square brackets."""
+    Console(markup=False, highlight=False).print(what)
+
+
 def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
     table = Table("", *metrics, title=title)
     for name in next(iter(metrics.values())):
         table.add_row(name, *(f"{part[name]:.4f}" for part in metrics.values()))
-    Console().print(table)
+    _print(table)
 
 
 if __name__ == "__main__":

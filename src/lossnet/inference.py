@@ -95,6 +95,7 @@ class GradientInference:
         space: Space,
         logits: Tensor,
         mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Inferred:
         """The best output of each candidate.
 
@@ -103,8 +104,9 @@ class GradientInference:
             space: of the outputs.
             logits: ``(batch, *event)``, the starting point for ``start="net"``; else only its shape counts.
             mask: 1 for real units.
+            generator: of the noise in starting points; the device's own by default.
         """
-        state = self._first_state(space, logits.detach(), mask)
+        state = self._first_state(space, logits.detach(), mask, generator)
         first = torch.zeros_like(state)
         second = torch.zeros_like(state)
         best_value = torch.full(state.shape[:2], torch.inf, device=state.device, dtype=state.dtype)
@@ -136,12 +138,15 @@ class GradientInference:
                 state = space.project(state, mask)
         return Inferred(best_output, best_value, steps)
 
-    def _first_state(self, space: Space, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def _first_state(
+        self, space: Space, logits: Tensor, mask: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
         logits = logits.unsqueeze(1).expand(-1, self.candidates, *logits.shape[1:])
         origin = logits if self.start == "net" else torch.zeros_like(logits)
-        noise = self.noise * torch.randn_like(logits)
-        if self.start != "noise":
-            noise[:, 0] = 0
+        noise = torch.zeros_like(logits, memory_format=torch.contiguous_format)
+        noisy = noise if self.start == "noise" else noise[:, 1:]
+        if noisy.numel():
+            noisy.normal_(std=self.noise, generator=generator)
         if self.update == "mirror":
             return origin + noise
         if self.start == "zeros":

@@ -34,7 +34,7 @@ class LearnedLoss(nn.Module):
     >>> optimizer = torch.optim.Adam(model.parameters())
     >>> criterion = LearnedLoss(energy, space=MultiLabel(3), loss=NCE(samples=20))
     >>> x, y = torch.rand(5, 4), torch.ones(5, 3)
-    >>> loss = criterion(x, model(x), y); loss.backward(); optimizer.step(); criterion.step()
+    >>> loss = criterion(x, model(x), y); loss.backward(); optimizer.step(); _ = criterion.step()
     """
 
     def __init__(
@@ -85,4 +85,4 @@ class LearnedLoss(nn.Module):
             value.backward()
             clip_grad_norm_(self.energy.parameters(), self.clip)
             self.optimizer.step()
-        return float(value)
+        return float(value.detach())

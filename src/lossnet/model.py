@@ -130,13 +130,16 @@ def load(path: Path | str) -> Model:
             for name, tensor in tensors.items()
             if name.startswith("preprocessor/")
         }
+        preprocessor = Preprocessor.from_state(arrays)
+        if len(preprocessor.impute) != len(features):
+            raise ModelError(f"{folder}: preprocessing and features differ in number")
         return Model(
             method,
             names,
             settings,
             features,
             labels,
-            Preprocessor.from_state(arrays),
+            preprocessor,
             float(content["threshold"]),
         )
     except FileNotFoundError as error:

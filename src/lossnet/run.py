@@ -26,7 +26,7 @@ from lossnet.scores import label_metrics
 from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Dataset, Trainer
 
-__all__ = ["Run", "decoded_metrics", "train", "write_json"]
+__all__ = ["Run", "decoded_metrics", "find_device", "train", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,12 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     """
     loss = run.loss or default_loss(run.method)
     check_names(run.method, loss)
-    device = _device(run.device)
+    device = find_device(run.device)
+    output = None if run.output is None else Path(run.output)
+    if output is not None and output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file; give a folder for what the run leaves")
+    if run.resume and output is None:
+        raise ValueError("resuming needs the folder of the interrupted run: give its --output")
     if data is None:
         data = load_data(
             run.data,
@@ -85,17 +90,16 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         )
     started = time.monotonic()
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    output = None if run.output is None else Path(run.output)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         method = build(run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels)
+    rates = {"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr}
+    # More epochs or patience may be given to a run that is resumed; nothing else may change.
+    fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
+    names = {"data": data.name, "split": data.split_name, "method": run.method, "loss": loss}
     trainer = Trainer(
         method,
-        lr={
-            "task_net": settings.task_lr,
-            "noise_net": settings.task_lr,
-            "energy": settings.energy_lr,
-        },
+        lr=rates,
         weight_decay=settings.weight_decay,
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
@@ -106,6 +110,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         seed=run.seed,
         device=device,
         checkpoint=None if output is None else output / "checkpoint.safetensors",
+        identity={**names, **fixed},
         progress=run.progress,
     )
     history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
@@ -127,7 +132,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": metrics,
-        "seconds": round(time.monotonic() - started, 2),
+        "seconds": round(max(time.monotonic() - started, trainer.seconds), 2),
         "steps": trainer.steps_taken,
         "epochs": len(history),
         "device": device,
@@ -176,7 +181,12 @@ def write_json(path: Path, content: object) -> None:
     os.replace(temporary, path)
 
 
-def _device(name: str) -> str:
+def find_device(name: str) -> str:
+    """The device to use: ``auto`` takes a GPU where there is one.
+
+    >>> find_device("cpu")
+    'cpu'
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -92,7 +92,8 @@ class _Binary(Space):
         return self._masked(torch.sigmoid(logits), mask)
 
     def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
-        probabilities = torch.sigmoid(logits.detach()).unsqueeze(1)
+        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
+        probabilities = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
         shape = (logits.shape[0], count, *logits.shape[1:])
         return self._masked(torch.bernoulli(probabilities.expand(shape)), mask)
 
@@ -126,7 +127,7 @@ class MultiLabel(_Binary):
     event_dims = 1
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.zeros(len(x), self.labels, device=x.device)
+        return torch.zeros(len(x), self.labels, device=x.device, dtype=_float_type(x))
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Mask(_Binary):
     event_dims = 2
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.zeros(len(x), *x.shape[-2:], device=x.device)
+        return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))
 
 
 @dataclass(frozen=True)
@@ -161,14 +162,15 @@ class Tags(Space):
     unit_dims = 1
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.zeros(*x.shape[:2], self.tags, device=x.device)
+        return torch.zeros(*x.shape[:2], self.tags, device=x.device, dtype=_float_type(x))
 
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(logits.softmax(-1), mask)
 
     def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         batch, length, tags = logits.shape
-        probabilities = logits.detach().softmax(-1).reshape(batch * length, tags)
+        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
+        probabilities = logits.detach().softmax(-1).nan_to_num(1 / tags).reshape(batch * length, tags)
         drawn = torch.multinomial(probabilities, count, replacement=True)
         drawn = drawn.reshape(batch, length, count).transpose(1, 2)
         one_hot = F.one_hot(drawn, tags).to(logits.dtype)
@@ -232,3 +234,7 @@ class Prediction:
     def detach(self) -> Prediction:
         """The same prediction, held fixed."""
         return replace(self, logits=self.logits.detach())
+
+
+def _float_type(x: Tensor) -> torch.dtype:
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()

@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from lossnet.data import DataError, Entry, Split, describe, entry, find, load, names
+from lossnet.data import DataError, Entry, Preprocessor, Split, describe, entry, find, load, names
 from lossnet.data.download import Download, fetch
 from lossnet.data.registry import _ENTRIES
 
@@ -108,7 +108,8 @@ def test_paths(tmp_path):
     assert loaded.name == "films.csv"
     assert loaded.split_name == "stratified(seed=4)"
     assert loaded.preprocessor.standardises
-    assert not load(path, labels="l_*", standardise=False).preprocessor.standardises
+    given = Preprocessor.fit(load(path, labels="l_*").train, standardise=False)
+    assert load(path, labels="l_*", preprocessor=given).preprocessor is given
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "other.csv", labels="l_*")
 

@@ -231,7 +231,7 @@ def load(
     labels: Any = None,
     seed: int = 0,
     progress: bool = True,
-    standardise: bool | None = None,
+    preprocessor: Preprocessor | None = None,
 ) -> Loaded:
     """A data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -239,16 +239,15 @@ def load(
     points, then in the user's cache, where it is downloaded to if it can be.  Rows are split by
     ``split``, a file for `Split.read`; else by the ``split.json`` beside a named set or by its own
     files; else by `stratified_split` with ``seed``.  ``labels`` says which columns of a file are
-    labels.  ``standardise`` defaults to what suits the named set, for a file to its being dense.
+    labels.  The ``preprocessor`` is fitted on the training rows unless one is given: it standardises where
+    that suits the named set, and files that are dense.
 
     >>> loaded = load("digits-pairs")
     >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
     (1800, 600, 600, 'fixed')
     """
     raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress)
-    if standardise is None:
-        standardise = raw.entry.standardise
-    preprocessor = Preprocessor.fit(raw.parts[0], standardise)
+    preprocessor = preprocessor or Preprocessor.fit(raw.parts[0], raw.entry.standardise)
     train, valid, test = (preprocessor.apply(part) for part in raw.parts)
     return Loaded(raw.entry.name, raw.entry.description, train, valid, test, preprocessor, raw.split_name)
 

@@ -107,7 +107,9 @@ class EnergyMethod(Method):
     def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             energy, start = self.energy.at(x), self.start(x, mask)
-        return self.inference(energy, self.space, start, mask).best
+        # The same inputs give the same prediction, whatever was drawn before.
+        generator = torch.Generator(x.device).manual_seed(0)
+        return self.inference(energy, self.space, start, mask, generator).best
 
     def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits where inference starts: those of the energy's local term, if it is to start at a net."""

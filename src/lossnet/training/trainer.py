@@ -59,6 +59,7 @@ class _Position:
     schedules: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    spent: float = 0.0
 
 
 class Trainer:
@@ -78,7 +79,8 @@ class Trainer:
         seed: decides initial randomness, data order and dropout; a CPU run repeats bit for bit.
         device: where to train.
         checkpoint: a file to save progress in; needed to resume.
-        checkpoint_every: seconds between checkpoints, at epoch ends.
+        checkpoint_every: seconds between checkpoints; by default as often as costs at most 5 % of the time.
+        identity: what else must be the same for a run to be resumed, as JSON.
         progress: show a progress bar.
 
     >>> from lossnet.data import MultiLabelData
@@ -108,7 +110,8 @@ class Trainer:
         seed: int = 0,
         device: torch.device | str = "cpu",
         checkpoint: Path | None = None,
-        checkpoint_every: float = 30.0,
+        checkpoint_every: float | None = None,
+        identity: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> None:
         self.method = method.to(device)
@@ -125,6 +128,7 @@ class Trainer:
         self.device = torch.device(device)
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
+        self.identity = dict(identity or {})
         self.progress = progress
         self._position = _Position()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
@@ -133,11 +137,17 @@ class Trainer:
         self._stop_requested = False
         self._run_batch: RunBatch
         self._last_saved = 0.0
+        self._saving_took = 0.0
 
     @property
     def steps_taken(self) -> int:
         """Optimizer steps taken so far, over all networks and stages."""
         return self._position.steps_taken
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in epochs so far, before a resume too."""
+        return self._position.spent
 
     def fit(self, train: Dataset, valid: Dataset, resume: bool = False) -> list[dict[str, Any]]:
         """Trains and returns the history, one entry per epoch; the method then has its best weights.
@@ -169,7 +179,7 @@ class Trainer:
         self._optimizers, self._schedules, self._best = {}, {}, {}
         for name in stage.networks:
             parameters = list(self.method.get_submodule(name).parameters())
-            rate = self.lr if isinstance(self.lr, (int, float)) else self.lr.get(name, 1e-3)
+            rate = self._rate(name)
             # A graph replays the step with whatever rate its tensor holds.
             on_gpu = self.device.type == "cuda"
             optimizer = torch.optim.AdamW(
@@ -189,24 +199,32 @@ class Trainer:
         if self.device.type == "cuda":
             self._run_batch = GraphRunner(self._run_batch)
 
+    def _rate(self, network: str) -> float:
+        if isinstance(self.lr, (int, float)):
+            return self.lr
+        if network not in self.lr:
+            raise ValueError(f"lr has no rate for {network!r}, only for {', '.join(self.lr)}")
+        return self.lr[network]
+
     def _fit_stage(self, stage: Stage, train: Dataset, valid: Dataset, show: Progress) -> None:
         position = self._position
         while position.epoch < self.max_epochs and position.stale < self.patience:
-            started = time.monotonic()
             self._run_epoch(stage, train, show)
-            position.seconds += time.monotonic() - started
             self.method.eval()
             relaxed, truth = predict(stage.predict, valid, self.device)
             metrics = scores.metrics(self.method.space, relaxed, truth)
             self._close_epoch(stage, metrics)
             show.epoch(position.history[-1], self.monitor, position.best)
-            if time.monotonic() - self._last_saved >= self.checkpoint_every:
+            if self._save_is_due():
                 self._save()
         for name, tensor in self.method.state_dict().items():
             if name in self._best:
                 tensor.copy_(self._best[name])
         self._position = _Position(
-            stage=position.stage + 1, steps_taken=position.steps_taken, history=position.history
+            stage=position.stage + 1,
+            steps_taken=position.steps_taken,
+            history=position.history,
+            spent=position.spent,
         )
 
     def _run_epoch(self, stage: Stage, train: Dataset, show: Progress) -> None:
@@ -219,6 +237,7 @@ class Trainer:
         pending: list[tuple[list[str], Tensor]] = []
         # Reading a value from a GPU waits for it, so there it is done rarely.
         interval = 1 if self.device.type == "cpu" else 64
+        clock = time.monotonic()
         for step in range(position.step, len(batches)):
             batch = train.batch(batches[step]).to(self.device)
             pending.append(self._run_batch(batch))
@@ -228,9 +247,16 @@ class Trainer:
                 self._account(stage, pending)
                 pending.clear()
                 show.step(position.step, _averages(position.totals))
+            now = time.monotonic()
+            position.seconds, position.spent = position.seconds + now - clock, position.spent + now - clock
+            clock = now
             if self._stop_requested:
                 self._account(stage, pending)
                 self._interrupt()
+            if now - self._last_saved >= 60 and self._save_is_due() and position.step < len(batches):
+                self._account(stage, pending)
+                pending.clear()
+                self._save()
 
     def _take_steps(self, stage: Stage, batch: Batch) -> tuple[list[str], Tensor]:
         """Takes a batch's optimizer steps; returns the networks' names and ``(updates, 2)`` loss and norm."""
@@ -329,9 +355,14 @@ class Trainer:
 
     # ------------------------------------------------------------------ saving and resuming
 
+    def _save_is_due(self) -> bool:
+        pause = 20 * self._saving_took if self.checkpoint_every is None else self.checkpoint_every
+        return time.monotonic() - self._last_saved >= pause
+
     def _save(self) -> None:
         if self.checkpoint is None:
             return
+        started = time.monotonic()
         self._position.schedules = {
             name: {k: v for k, v in schedule.state_dict().items() if _is_plain(v)}
             for name, schedule in self._schedules.items()
@@ -345,31 +376,36 @@ class Trainer:
         state = {"settings": self._settings(), "position": asdict(self._position)}
         Checkpoint(tensors, state).save(self.checkpoint)
         self._last_saved = time.monotonic()
+        self._saving_took = self._last_saved - started
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same for a resumed run to equal an uninterrupted one."""
         rates = self.lr if isinstance(self.lr, (int, float)) else dict(self.lr)
         names = ["weight_decay", "batch_size", "monitor", "clip", "seed"]
         names += ["plateau_patience", "plateau_factor"]
-        return {"lr": rates, **{name: getattr(self, name) for name in names}}
+        return {"lr": rates, **{name: getattr(self, name) for name in names}, **self.identity}
 
     def _read_checkpoint(self) -> Checkpoint:
         if self.checkpoint is None:
             raise CheckpointError("resuming needs a checkpoint: give the trainer a file for it")
         saved = Checkpoint.load(self.checkpoint)
+        try:
+            before, position = dict(saved.state["settings"]), _Position(**saved.state["position"])
+            random = saved.tensors["rng/cpu"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.checkpoint}: not a trainer's checkpoint ({error})") from error
         for name, value in self._settings().items():
-            before = saved.state["settings"].get(name)
-            if before != value:
+            if before.get(name) != value:
                 raise CheckpointError(
-                    f"{self.checkpoint}: saved with {name}={before}, resumed with {name}={value}; "
-                    f"use the same settings"
+                    f"{self.checkpoint}: saved with {name}={before.get(name)}, resumed with "
+                    f"{name}={value}; use the same settings"
                 )
         try:
             self.method.load_state_dict(saved.part("weights"))
         except RuntimeError as error:
             raise CheckpointError(f"{self.checkpoint}: other networks than these ({error})") from error
-        self._position = _Position(**saved.state["position"])
-        torch.set_rng_state(saved.tensors["rng/cpu"])
+        self._position = position
+        torch.set_rng_state(random)
         if self.device.type == "cuda" and "rng/cuda" in saved.tensors:
             torch.cuda.set_rng_state(saved.tensors["rng/cuda"], self.device)
         return saved
