@@ -18,8 +18,8 @@ __all__ = ["CELLS", "draw", "run"]
 DATA = "digits-completion"
 CELLS = (
     Cell("cross-entropy", DATA, "cross-entropy"),
-    Cell("cross-entropy + soft-F1", DATA, "cross-entropy", "soft-f1"),
     Cell("SEAL-NCE", DATA, "seal", "nce"),
+    Cell("SEAL regression-s", DATA, "seal", "regression-s"),
 )
 COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("exact_match", "exact"))
 
@@ -29,14 +29,14 @@ def run(output: Path, seeds: int, device: str, jobs: int) -> None:
     results = run_grid(CELLS, seeds, output, device=device, jobs=jobs, keep_models=True)
     heading, rows = summarise(CELLS, results, COLUMNS)
     (output / "table.md").write_text(markdown(heading, rows) + "\n", encoding="utf-8")
-    show("lower half of a digit from its upper half: test, in points", heading, rows)
+    show("test, in points", heading, rows)
     picture = output / "digits.png"
     draw(picture, {cell.title: run_folder(output, cell, seed=0) for cell in CELLS})
     Console().print(f"completed digits are drawn in {picture}")
 
 
 def draw(path: Path, folders: dict[str, Path], count: int = 12) -> None:
-    """A sheet of test digits: what is given, the truth, and each model's completion, grey where it errs."""
+    """A sheet of test digits: what is given, the truth, and each model's completion."""
     import matplotlib
 
     matplotlib.use("Agg")

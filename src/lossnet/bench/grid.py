@@ -174,8 +174,11 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The same table on the terminal."""
-    table = Table(*heading, title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    """The same table on the terminal, one for each data set."""
+    for data in dict.fromkeys(row[0] for row in rows):
+        mine = [list(row[1:]) for row in rows if row[0] == data]
+        filled = [i for i in range(len(heading) - 1) if any(row[i] for row in mine)]
+        table = Table(*(heading[i + 1] for i in filled), title=f"{data}: {title}")
+        for row in mine:
+            table.add_row(*(row[i] for i in filled))
+        Console(highlight=False).print(table)

@@ -1,0 +1,64 @@
+import json
+
+from lossnet.bench import digits, mlc, overhead
+from lossnet.bench.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
+from lossnet.settings import Settings
+
+TINY = {"epochs": 1, "task_hidden": 8, "energy_hidden": 8, "task_layers": 1, "energy_layers": 1}
+CELL = Cell("cross entropy + nothing", digits.DATA, "cross-entropy", changes=TINY)
+
+
+def result(title, seed, f1):
+    metrics = {"f1": f1, "f1_tuned": f1, "f1_expected": f1}
+    return {"title": title, "dataset": "d", "seed": seed, "seconds": 2.0, "metrics": {"test": metrics}}
+
+
+def test_a_table_has_mean_and_standard_deviation_of_the_seeds():
+    results = [result("a", 0, 0.5), result("a", 1, 0.7), result("b", 0, 0.25)]
+    cells = [Cell("a", "d", "seal"), Cell("b", "d", "seal", published="26"), Cell("c", "d", "seal")]
+    heading, rows = summarise(cells, results, COLUMNS[:1])
+    assert heading == ["data", "method", "F1 at 0.5", "seconds", "seeds", "published"]
+    assert rows == [
+        ["d", "a", "60.00 ± 14.14", "2", "0, 1", ""],
+        ["d", "b", "25.00 (one seed)", "2", "0", "26"],
+    ]
+
+
+def test_a_table_is_shown_without_empty_columns(capsys):
+    show("points", ["data", "method", "F1", "published"], [["d", "a", "60", ""], ["e", "b", "61", "62"]])
+    shown = capsys.readouterr().out
+    assert "d: points" in shown
+    assert "e: points" in shown
+    assert shown.count("published") == 1
+
+
+def test_finished_runs_are_kept_and_other_settings_run_again(tmp_path):
+    first = run_grid([CELL], 1, tmp_path, keep_models=True)
+    again = run_grid([CELL], 1, tmp_path, keep_models=True)
+    assert len(first) == len(again) == 1
+    assert first == again
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == first
+    assert first[0]["settings"]["task_hidden"] == 8
+    folder = run_folder(tmp_path, CELL, 0)
+    assert folder.name == "digits-completion-cross-entropy-nothing-0"
+    digits.draw(tmp_path / "sheet.png", {"net": folder}, count=3)
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_cell_of_the_tables_has_settings():
+    for cell in (*mlc.CELLS, *digits.CELLS):
+        assert isinstance(cell.settings(), Settings)
+    titles = [(cell.data, cell.title) for cell in mlc.CELLS]
+    assert len(set(titles)) == len(titles)
+
+
+def test_overhead_compares_in_one_run(tmp_path):
+    ratio = overhead.run(tmp_path, tmp_path, batches=1, repeats=1)
+    content = json.loads((tmp_path / "overhead.json").read_text())
+    assert content["ratio"] == ratio > 0
+    assert len(content["lossnet"]) == len(content["bare"]) == 1
+
+
+def test_markdown_escapes_nothing_and_loses_nothing():
+    assert markdown(["a"], [["x ± y"]]).splitlines() == ["| a |", "|---|", "| x ± y |"]
