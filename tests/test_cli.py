@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import dataclasses
 import json
@@ -526,7 +527,7 @@ def raising(error):
 
 
 def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cli, "train", raising(Interrupted("stopped at epoch 3; saved in x")))
+    monkeypatch.setattr(cli, "train", raising(Interrupted("stopped at epoch 3", tmp_path / "x")))
     message = failed(["train", "d", "--output", tmp_path], capsys, status=130)
     assert "stopped at epoch 3" in message
     assert "--resume" in message
@@ -576,3 +577,21 @@ def test_the_installed_command_works():
     assert run.returncode == 0, run.stderr
     assert "seal-static" in run.stdout
     assert run.stderr == ""
+
+
+def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
+    runs = []
+    monkeypatch.setattr(cli, "train", lambda run: runs.append(run))
+    monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
+    for more in ([], ["--method", "seal", "--loss", "ranking"]):
+        with contextlib.suppress(TypeError):
+            cli.main(["train", "digits-pairs", "--recipe", "bibtex-cross-entropy-tuned", *more])
+    assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
+        ("cross-entropy", "none", 0.005),
+        ("seal", "ranking", 0.005),
+    ]
+
+
+def test_a_finished_run_cannot_be_resumed(trained, capsys):
+    message = failed(["train", "digits-pairs", "--output", trained, "--resume"], capsys)
+    assert "finished" in message

@@ -79,7 +79,7 @@ def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
 def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss):
     criterion = lossnet.LearnedLoss(energy, SPACE, task_loss=task_loss)
     loss = criterion(batch.x, model(batch.x), batch.y)
-    (update,) = SEAL(SPACE, model, energy, task_loss=task_loss).task_updates(batch, task_loss)
+    (update,) = SEAL(model, energy, SPACE, task_loss=task_loss).task_updates(batch, task_loss)
     parameters = list(model.parameters())
     torch.testing.assert_close(loss, update.loss)
     torch.testing.assert_close(
@@ -94,7 +94,7 @@ def test_its_step_is_seals_energy_step(energy, model, batch, loss, clip):
     criterion = lossnet.LearnedLoss(energy, SPACE, loss, lr=0.03, weight_decay=0.1, clip=clip)
     criterion(x, model(x), y)
     torch.manual_seed(5)
-    update = next(SEAL(SPACE, model, energy, loss).updates(Batch(x, y)))
+    update = next(SEAL(model, energy, SPACE, loss).updates(Batch(x, y)))
     expected = [parameter.detach().clone() for parameter in energy.parameters()]
     gradients = torch.autograd.grad(update.loss, list(energy.parameters()))
     for parameter, gradient in zip(expected, gradients, strict=True):

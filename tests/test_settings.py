@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from lossnet import settings as room
-from lossnet.build import METHODS, build
-from lossnet.data import names as data_names
+from lossnet.build import build
 from lossnet.settings import (
     RecipeError,
     Settings,
@@ -13,6 +12,8 @@ from lossnet.settings import (
     find_recipe,
     read_recipe,
     recipe_names,
+    recipe_names_of,
+    recipe_settings,
 )
 
 
@@ -29,17 +30,6 @@ def recipe(tmp_path):
 # ---------------------------------------------------------------- the recipes that we ship
 
 
-def names_in(recipe):
-    """The method and loss of a recipe named ``DATA-METHOD[-LOSS][-VARIANT]``."""
-    data = next(name for name in data_names() if recipe.startswith(f"{name}-"))
-    rest = recipe.removeprefix(f"{data}-")
-    known = {method: (method, entry.losses[0]) for method, entry in METHODS.items()}
-    known |= {f"{m}-{loss}": (m, loss) for m, entry in METHODS.items() for loss in entry.losses}
-    fitting = [name for name in known if f"{rest}-".startswith(f"{name}-")]
-    assert fitting, f"{recipe} belongs to no method"
-    return known[max(fitting, key=len)]
-
-
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_loads_and_builds(name):
     path = find_recipe(name)
@@ -48,9 +38,11 @@ def test_every_recipe_loads_and_builds(name):
     assert set(read) == set(written)
     for key, value in written.items():
         assert read[key] == type(read[key])(value), key
-    settings = Settings(**read)
+    names = recipe_names_of(name)
+    assert name.removesuffix("-none").find(names["method"]) > 0
+    settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
-    assert build(*names_in(name), small, inputs=3, labels=2).predictors
+    assert build(**names, settings=small, inputs=3, labels=2).predictors
 
 
 def test_there_are_recipes_for_the_papers_tables():

@@ -359,3 +359,14 @@ def test_batch_moves_every_part_and_leaves_a_missing_mask_missing():
 def test_spaces_of_the_same_size_are_equal():
     assert MultiLabel(3) == MultiLabel(3) != MultiLabel(4)
     assert len({Tags(3), Tags(3), Mask(), Mask()}) == 2
+
+
+def test_infinite_logits_of_padding_and_of_forbidden_tags_harm_nothing():
+    logits = torch.tensor([[[0.0, 1.0, -torch.inf], [-torch.inf] * 3]], requires_grad=True)
+    mask = torch.tensor([[1.0, 0.0]])
+    y = torch.tensor([[[[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]]])
+    log_prob = Tags(3).log_prob(logits, y, mask)
+    torch.testing.assert_close(
+        log_prob.exp(), torch.tensor([[1.0]]).exp() / (1 + torch.tensor([[1.0]]).exp())
+    )
+    assert Tags(3).relax(logits, mask).isfinite().all()

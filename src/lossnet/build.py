@@ -94,20 +94,20 @@ class _Builder:
         s = self.settings
         steps: dict[str, Any] = {"energy_steps": s.energy_steps, "task_steps": s.task_steps}
         if method == "cross-entropy":
-            return CrossEntropy(self.space, self.task_net(), self.task_loss())
+            return CrossEntropy(self.task_net(), self.space, self.task_loss())
         if method == "infnet":
             loss = ENERGY_LOSSES[self.loss](s)
             assert isinstance(loss, Margin)
-            return InfNet(self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps)
+            return InfNet(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
         if method == "seal":
             loss = ENERGY_LOSSES[self.loss](s)
-            return SEAL(self.space, self.task_net(), self.energy(), loss, self.task_loss(), **steps)
+            return SEAL(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
         if method == "seal-static":
             teacher = {"margin": "spen", "regression": "dvn", "nce": "nce-energy"}[self.loss]
             return SEALStatic(
-                self.space,
                 self.task_net(),
                 self.energy_method(teacher),
+                self.space,
                 self.task_loss(),
                 s.task_steps,
             )
@@ -117,11 +117,11 @@ class _Builder:
         loss = ENERGY_LOSSES[self.loss](self.settings)
         if method == "spen":
             assert isinstance(loss, Margin)
-            return SPEN(self.space, self.energy(), loss, self.inference())
+            return SPEN(self.energy(), self.space, loss, self.inference())
         if method == "dvn":
             assert isinstance(loss, Regression)
-            return DVN(self.space, self.energy(), loss, self.inference())
-        return NCEEnergy(self.space, self.energy(), self.task_net(), loss, self.inference())
+            return DVN(self.energy(), self.space, loss, self.inference())
+        return NCEEnergy(self.energy(), self.task_net(), self.space, loss, self.inference())
 
     def task_net(self) -> MLP:
         s = self.settings

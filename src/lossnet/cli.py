@@ -24,7 +24,7 @@ from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import load
 from lossnet.run import Run, decoded_metrics, find_device, train, write_json
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.training import Interrupted, NonFiniteLoss
 
 __all__ = ["main"]
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[command](options[command])
         return 0
     except Interrupted as stop:
-        saved = "saved" in str(stop)
-        advice = "continue with the same command and --resume" if saved else "no --output, nothing saved"
+        advice = "continue with the same command and --resume"
+        if stop.checkpoint is None:
+            advice = "nothing is saved without --output"
         return _fail(f"{stop}\n{advice}", 130)
     except KeyboardInterrupt:
         return _fail("stopped", 130)
@@ -75,6 +76,8 @@ def _fail(message: str, status: int) -> int:
 
 def _train(options: Namespace) -> None:
     output: Path | None = options.output
+    if output is not None and options.resume and (output / "result.json").exists():
+        raise ValueError(f"{output} is finished: there is nothing to resume")
     if output is not None and not options.resume:
         if (output / "result.json").exists():
             raise ValueError(f"{output} already holds a result; choose another --output or remove it")
@@ -114,9 +117,13 @@ def _evaluate(options: Namespace) -> None:
             raise ValueError(f"{options.data} has other columns than the model in {options.model}")
     else:
         aligned = data.read_inputs(options.data, model.feature_names, model.label_names)
-        parts = {Path(options.data).name: model.preprocessor.apply(aligned)}
+        whole = model.preprocessor.apply(aligned)
+        parts = {"all rows": whole}
+        if options.split is not None:
+            split = data.Split.read(options.split, len(whole))
+            parts = {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     metrics = {
-        name: decoded_metrics(*model.evaluate(part, find_device(options.device)), model.threshold)
+        name: decoded_metrics(*model.probabilities(part, find_device(options.device)), model.threshold)
         for name, part in parts.items()
     }
     _show_metrics(f"{options.model} on {options.data}", metrics)
@@ -241,8 +248,9 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
         "example:\n  lossnet evaluate runs/b0 bibtex --data-dir data",
     )
     evaluation.add_argument("model", type=Path, help="a run's folder or its model folder")
-    evaluation.add_argument("data", type=str, help="a registered name or a file")
-    _add_data_options(evaluation)
+    evaluation.add_argument("data", type=str, help="a registered name, or a file, which counts whole")
+    evaluation.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    evaluation.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
     evaluation.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
     evaluation.add_argument("--output", type=Path | None, help="JSON file for the metrics")
     commands.add_subcommand("evaluate", evaluation, help="evaluate a model")
@@ -304,6 +312,8 @@ def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
     """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
     loss = options.loss or default_loss(options.method)
     recipe = recipe_settings(options.data, options.method, loss, options.recipe)
+    if options.recipe:
+        recipe = {**recipe, **recipe_names_of(options.recipe)}
     if recipe:
         parser.set_defaults(recipe)
 

@@ -68,7 +68,7 @@ class Model:
         """Probabilities ``(instances, labels)`` of raw inputs ``(instances, inputs)``, dense or sparse."""
         labels = np.zeros((x.shape[0], len(self.label_names)), dtype=np.uint8)
         data = MultiLabelData.from_arrays(x, labels, self.feature_names, self.label_names)
-        probabilities, _ = self.evaluate(self.preprocessor.apply(data), device)
+        probabilities, _ = self.probabilities(self.preprocessor.apply(data), device)
         return probabilities.cpu().numpy()
 
     def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
@@ -77,7 +77,9 @@ class Model:
         probabilities = torch.from_numpy(self.predict_proba(x))
         return decoder(probabilities).numpy().astype(np.uint8)
 
-    def evaluate(self, data: MultiLabelData, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    def probabilities(
+        self, data: MultiLabelData, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor]:
         """Probabilities and truth of preprocessed data, ``(instances, labels)`` each, on ``device``."""
         self.method.to(device).eval()
         return predict(self.method.predict, data, device)

@@ -123,7 +123,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         data.preprocessor,
         threshold=0.5,
     )
-    metrics = evaluate(model, data, device)
+    metrics = tune_and_measure(model, data, device)
     result = {
         "dataset": data.name,
         "split": data.split_name,
@@ -148,13 +148,13 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     return result
 
 
-def evaluate(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
+def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
     """Metrics on valid and test; tunes the model's threshold on valid."""
-    valid = model.evaluate(data.valid, device)
+    valid = model.probabilities(data.valid, device)
     model.threshold = tune_threshold(*valid)
     metrics = {"valid": decoded_metrics(*valid, model.threshold)}
     if len(data.test):
-        metrics["test"] = decoded_metrics(*model.evaluate(data.test, device), model.threshold)
+        metrics["test"] = decoded_metrics(*model.probabilities(data.test, device), model.threshold)
     return metrics
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 
@@ -17,8 +17,13 @@ __all__ = [
     "find_recipe",
     "read_recipe",
     "recipe_names",
+    "recipe_names_of",
     "recipe_settings",
 ]
+
+
+#: what a recipe may say beside settings
+NAMES = ("method", "loss")
 
 
 class RecipeError(ValueError):
@@ -94,6 +99,11 @@ class Settings:
     plateau_factor: float = 0.5
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Settings).items():
+            choices = get_args(kind)
+            if choices and getattr(self, name) not in choices:
+                known = ", ".join(choices)
+                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
         positive = ["task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"]
         positive += ["batch_size", "epochs", "patience", "samples", "inference_candidates", "clip"]
         positive += ["energy_lr", "task_lr", "energy_steps", "task_steps"]
@@ -155,11 +165,22 @@ def recipe_settings(dataset: str, method: str, loss: str, recipe: str | None = N
     {}
     """
     path = find_recipe(recipe) if recipe else default_recipe(dataset, method, loss)
-    return {} if path is None else read_recipe(path)
+    read = {} if path is None else read_recipe(path)
+    return {name: value for name, value in read.items() if name not in NAMES}
+
+
+def recipe_names_of(recipe: str) -> dict[str, str]:
+    """The method and loss that a recipe is for.
+
+    >>> recipe_names_of("bibtex-seal-nce")
+    {'method': 'seal', 'loss': 'nce'}
+    """
+    read = read_recipe(find_recipe(recipe))
+    return {name: read[name] for name in NAMES if name in read}
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file, checked against `Settings`.
+    """The settings in a YAML file, checked against `Settings`, and the names of its method and loss.
 
     >>> read_recipe(find_recipe("bibtex-seal-nce"))["samples"]
     20
@@ -170,7 +191,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
-    types = get_type_hints(Settings)
+    types = {**get_type_hints(Settings), **dict.fromkeys(NAMES, str)}
     for name, value in content.items():
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))
@@ -185,6 +206,6 @@ def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
         except ValueError:
             pass
-    elif (kind in (int, bool) and type(value) is kind) or value in getattr(kind, "__args__", ()):
+    elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
     raise RecipeError(f"{path}: {name} cannot be {value!r}")

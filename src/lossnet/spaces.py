@@ -79,10 +79,11 @@ class Space(ABC):
         """Values ``(batch, *event)`` or ``(batch, K, *event)`` with padded units set to zero."""
         if mask is None:
             return values
-        mask = mask.to(values.dtype)
+        mask = mask.bool()
         if mask.dim() < self.event_dims + 1:  # one entry per token, an event has tags as well
             mask = mask.unsqueeze(-1)
-        return values * (mask.unsqueeze(1) if values.dim() > self.event_dims + 1 else mask)
+        mask = mask.unsqueeze(1) if values.dim() > self.event_dims + 1 else mask
+        return torch.where(mask, values, 0)  # not a product: padding may hold infinities
 
 
 class _Binary(Space):
@@ -177,7 +178,9 @@ class Tags(Space):
         return self._masked(one_hot, mask)
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        log_probabilities = self._masked(logits.log_softmax(-1), mask)
+        # A forbidden tag has a logit of −∞; clamped, it costs nothing where it is not chosen.
+        lowest = torch.finfo(logits.dtype).min
+        log_probabilities = self._masked(logits.log_softmax(-1).clamp(min=lowest), mask)
         return torch.einsum("bke,be->bk", y.flatten(2), log_probabilities.flatten(1))
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:

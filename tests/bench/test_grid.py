@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 from lossnet.bench import digits, mlc, overhead
@@ -62,3 +63,13 @@ def test_overhead_compares_in_one_run(tmp_path):
 
 def test_markdown_escapes_nothing_and_loses_nothing():
     assert markdown(["a"], [["x ± y"]]).splitlines() == ["| a |", "|---|", "| x ± y |"]
+
+
+def test_results_of_other_settings_are_not_mixed_in(tmp_path, monkeypatch):
+    old = {**result("a", 0, 0.1), "method": "seal", "loss": "nce", "settings": {"epochs": 7}}
+    (tmp_path / "results.jsonl").write_text(json.dumps(old) + "\n")
+    cell = Cell("a", "d", "seal", "nce", changes={"epochs": 8})
+    fresh = {**old, "settings": dataclasses.asdict(cell.settings()), "seconds": 1.0}
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write(json.dumps(fresh) + "\n")
+    assert run_grid([cell], 1, tmp_path) == [fresh]

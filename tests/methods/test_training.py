@@ -229,7 +229,7 @@ def assert_outputs(kind, method, data):
 def test_seal_works_in_every_space_with_every_loss(kind, loss):
     space, score, net, energy, train, valid = problem(kind)
     task_loss = TaskLoss(energy=0.5, ce=1.0, score=0.5, measure=score)
-    method = SEAL(space, net, energy, LOSSES[loss](score), task_loss)
+    method = SEAL(net, energy, space, LOSSES[loss](score), task_loss)
     before = copy.deepcopy(method.state_dict())
     fitted = trainer(method, lr=0.1, max_epochs=5)
     history = fitted.fit(train, valid)
@@ -247,10 +247,10 @@ def test_other_methods_work_in_every_space(kind, name):
     space, score, net, energy, train, valid = problem(kind)
     inference = GradientInference(steps=10, lr=1.0)
     made = {
-        "cross-entropy": lambda: CrossEntropy(space, net, TaskLoss(score=1.0, measure=score)),
-        "infnet": lambda: InfNet(space, net, energy, Margin(score)),
-        "dvn": lambda: DVN(space, energy, Regression(score), inference),
-        "nce-energy": lambda: NCEEnergy(space, energy, net, NCE(4), inference),
+        "cross-entropy": lambda: CrossEntropy(net, space, TaskLoss(score=1.0, measure=score)),
+        "infnet": lambda: InfNet(net, energy, space, Margin(score)),
+        "dvn": lambda: DVN(energy, space, Regression(score), inference),
+        "nce-energy": lambda: NCEEnergy(energy, net, space, NCE(4), inference),
     }
     method = made[name]()
     history = trainer(method, lr=0.1, max_epochs=4).fit(train, valid)
@@ -279,7 +279,7 @@ def test_padding_changes_no_gradient(loss):
                 return nn.functional.pad(shifted, (0, 0, 0, length - 5)).unsqueeze(1)
 
         made = Fixed(1)
-    method = SEAL(space, net, energy, made, TaskLoss(score=1.0, measure=score))
+    method = SEAL(net, energy, space, made, TaskLoss(score=1.0, measure=score))
     for narrow, wide in zip(method.updates(batch), method.updates(wider), strict=True):
         network = list(method.get_submodule(narrow.network).parameters())
         torch.testing.assert_close(

@@ -161,7 +161,7 @@ def test_the_formulas_written_out_agree_with_the_networks(energy, task_net, batc
 
 
 def test_cross_entropy_takes_one_step_on_cross_entropy(task_net, batch):
-    method = CrossEntropy(SPACE, task_net)
+    method = CrossEntropy(task_net, SPACE)
     assert [stage.networks for stage in method.stages()] == [("task_net",)]
     update = only(joint(method)(batch))
     assert update.network == "task_net"
@@ -170,14 +170,14 @@ def test_cross_entropy_takes_one_step_on_cross_entropy(task_net, batch):
 
 
 def test_soft_f1_adds_its_cost_to_cross_entropy(task_net, batch):
-    update = only(joint(CrossEntropy(SPACE, task_net, TaskLoss(ce=0.7, score=30.0)))(batch))
+    update = only(joint(CrossEntropy(task_net, SPACE, TaskLoss(ce=0.7, score=30.0)))(batch))
     logits = logits_of(task_net, batch.x)
     expected = 0.7 * ce_of(logits, batch.y) + 30 * (1 - f1_of(sigmoid(logits), batch.y))
     assert_same_gradients(update.loss, expected.mean(), task_net)
 
 
 def test_asymmetric_takes_the_place_of_cross_entropy(task_net, batch):
-    update = only(joint(CrossEntropy(SPACE, task_net, TaskLoss(fixed=Asymmetric())))(batch))
+    update = only(joint(CrossEntropy(task_net, SPACE, TaskLoss(fixed=Asymmetric())))(batch))
     p = sigmoid(logits_of(task_net, batch.x))
     q = torch.maximum(p - 0.05, torch.zeros_like(p))
     expected = -(batch.y * (1 - p) * torch.log(p) + (1 - batch.y) * q**4 * torch.log(1 - q))
@@ -189,7 +189,7 @@ def test_asymmetric_takes_the_place_of_cross_entropy(task_net, batch):
 
 @pytest.mark.parametrize(("n_e", "n_t"), [(1, 1), (3, 2), (1, 4)])
 def test_seal_takes_its_energy_steps_then_its_task_steps(task_net, energy, batch, n_e, n_t):
-    method = SEAL(SPACE, task_net, energy, energy_steps=n_e, task_steps=n_t)
+    method = SEAL(task_net, energy, SPACE, energy_steps=n_e, task_steps=n_t)
     assert [stage.networks for stage in method.stages()] == [("energy", "task_net")]
     names = [update.network for update in joint(method)(batch)]
     assert names == ["energy"] * n_e + ["task_net"] * n_t
@@ -202,7 +202,7 @@ def test_seals_energy_step_is_the_published_loss(task_net, energy, batch, name):
     candidates = loss.propose(Prediction(SPACE, task_net(batch.x)))
     assert candidates.shape == (ROWS, CANDIDATES[name], LABELS)
     torch.manual_seed(7)
-    update = next(joint(SEAL(SPACE, task_net, energy, loss))(batch))
+    update = next(joint(SEAL(task_net, energy, SPACE, loss))(batch))
     assert update.network == "energy"
     expected = by_hand(name, energy, batch, candidates, logits_of(task_net, batch.x)).mean()
     assert_same_gradients(update.loss, expected, energy)
@@ -218,7 +218,7 @@ def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energ
     first, second = loss.propose(prediction), loss.propose(prediction)
     assert torch.equal(first, second) == (name in ("margin", "regression"))
     torch.manual_seed(7)
-    updates = joint(SEAL(SPACE, task_net, energy, loss, energy_steps=2))(batch)
+    updates = joint(SEAL(task_net, energy, SPACE, loss, energy_steps=2))(batch)
     descend(next(updates), energy)
     expected = by_hand(name, energy, batch, second, logits_of(task_net, batch.x)).mean()
     assert_same_gradients(next(updates).loss, expected, energy)
@@ -228,7 +228,7 @@ def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energ
 def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
     weights = TaskLoss(energy=1.7, ce=0.6, score=2.5)
     before = copy.deepcopy(energy)
-    updates = joint(SEAL(SPACE, task_net, energy, ENERGY_LOSSES[name], weights, task_steps=2))(batch)
+    updates = joint(SEAL(task_net, energy, SPACE, ENERGY_LOSSES[name], weights, task_steps=2))(batch)
     descend(next(updates), energy, rate=1.0)
     for _ in range(2):
         update = next(updates)
@@ -248,7 +248,7 @@ def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
 
 def test_seal_with_margin_is_infnets_published_special_case(task_net, energy, batch):
     """Tu & Gimpel 2018 with the margin kept for the energy and removed for the network."""
-    method = SEAL(SPACE, task_net, energy, Margin(), TaskLoss(energy=1.0, ce=0.0))
+    method = SEAL(task_net, energy, SPACE, Margin(), TaskLoss(energy=1.0, ce=0.0))
     updates = joint(method)(batch)
     for _ in range(4):  # whole alternating steps, so that the two games are the same
         output = sigmoid(logits_of(task_net, batch.x)).detach()
@@ -275,7 +275,7 @@ def test_seal_with_margin_is_infnets_published_special_case(task_net, energy, ba
 @pytest.mark.parametrize("weight", [1.0, 2.3])
 def test_infnets_network_maximises_the_margin(task_net, energy, batch, weight, ce):
     task_loss = TaskLoss(energy=weight, ce=ce)
-    updates = joint(InfNet(SPACE, task_net, energy, Margin(), task_loss))(batch)
+    updates = joint(InfNet(task_net, energy, SPACE, Margin(), task_loss))(batch)
     output = sigmoid(logits_of(task_net, batch.x))
     update = next(updates)
     assert_same_gradients(update.loss, hinge_of(energy, batch, output.detach()).mean(), energy)
@@ -288,7 +288,7 @@ def test_infnets_network_maximises_the_margin(task_net, energy, batch, weight, c
 
 
 def test_infnet_with_a_perceptron_has_no_cost(task_net, energy, batch):
-    updates = joint(InfNet(SPACE, task_net, energy, Perceptron(), TaskLoss(ce=0.4)))(batch)
+    updates = joint(InfNet(task_net, energy, SPACE, Perceptron(), TaskLoss(ce=0.4)))(batch)
     logits = logits_of(task_net, batch.x)
     output = sigmoid(logits)
     hinge = hinge_of(energy, batch, output.detach(), margin=False)
@@ -300,7 +300,7 @@ def test_infnet_with_a_perceptron_has_no_cost(task_net, energy, batch):
 
 def test_infnets_fine_tuning_minimises_the_plain_task_loss(task_net, energy, batch):
     task_loss = TaskLoss(energy=1.4, ce=0.3, score=2.0)
-    method = InfNet(SPACE, task_net, energy, task_loss=task_loss, energy_steps=2, task_steps=3)
+    method = InfNet(task_net, energy, SPACE, task_loss=task_loss, energy_steps=2, task_steps=3)
     first, second = method.stages()
     assert (first.networks, second.networks) == (("energy", "task_net"), ("task_net",))
     assert [u.network for u in first.updates(batch)] == ["energy"] * 2 + ["task_net"] * 3
@@ -319,7 +319,7 @@ NET_START = GradientInference(steps=8, lr=0.5, start="net")
 
 
 def test_spen_pretrains_its_local_term_as_a_classifier(energy, batch):
-    first, second = SPEN(SPACE, energy, inference=NET_START).stages()
+    first, second = SPEN(energy, SPACE, inference=NET_START).stages()
     assert first.networks == second.networks == ("energy",)
     update = only(first.updates(batch))
     assert update.network == "energy"
@@ -336,7 +336,7 @@ def test_spen_pretrains_its_local_term_as_a_classifier(energy, batch):
 
 @pytest.mark.parametrize("lr", [0.5, 50.0])  # with the second, steps overshoot
 def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(energy, batch, lr, monkeypatch):
-    method = SPEN(SPACE, energy, inference=GradientInference(steps=8, lr=lr, start="net"))
+    method = SPEN(energy, SPACE, inference=GradientInference(steps=8, lr=lr, start="net"))
     seen = []
     original = Margin.__call__
 
@@ -371,7 +371,7 @@ def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(energ
 
 
 def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, monkeypatch):
-    method = DVN(SPACE, energy, inference=NET_START)
+    method = DVN(energy, SPACE, inference=NET_START)
     seen = []
     original = Regression.__call__
 
@@ -401,7 +401,7 @@ def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, mon
 @pytest.mark.parametrize("name", ["nce", "ranking"])
 def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, energy, batch, name):
     loss = ENERGY_LOSSES[name]
-    first, second = NCEEnergy(SPACE, energy, task_net, loss, NET_START).stages()
+    first, second = NCEEnergy(energy, task_net, SPACE, loss, NET_START).stages()
     assert (first.networks, second.networks) == (("noise_net",), ("energy",))
     update = only(first.updates(batch))
     assert update.network == "noise_net"
@@ -417,9 +417,9 @@ def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, en
 
 
 def test_seal_static_adds_a_task_stage_to_its_teachers(task_net, energy, batch):
-    teacher = DVN(SPACE, energy, inference=NET_START)
+    teacher = DVN(energy, SPACE, inference=NET_START)
     weights = TaskLoss(energy=2.0, ce=0.5)
-    first, second = SEALStatic(SPACE, task_net, teacher, weights, task_steps=2).stages()
+    first, second = SEALStatic(task_net, teacher, SPACE, weights, task_steps=2).stages()
     assert (first.networks, second.networks) == (("energy",), ("task_net",))
     assert [update.network for update in first.updates(batch)] == ["energy"]
     updates = list(second.updates(batch))
@@ -431,6 +431,6 @@ def test_seal_static_adds_a_task_stage_to_its_teachers(task_net, energy, batch):
 
 @pytest.mark.parametrize("kind", [SPEN, DVN])
 def test_energy_methods_work_in_double_precision_from_zeros(energy, batch, kind):
-    method = kind(SPACE, energy, inference=GradientInference(steps=2))
+    method = kind(energy, SPACE, inference=GradientInference(steps=2))
     assert method.predict(batch.x).dtype == torch.float64
     assert torch.isfinite(only(method.stages()[-1].updates(batch)).loss)

@@ -46,7 +46,7 @@ def made(method="cross-entropy", loss="none", settings=SMALL):
 
 def net():
     torch.manual_seed(0)
-    return CrossEntropy(MultiLabel(4), MLP(6, 8, 1, 4))
+    return CrossEntropy(MLP(6, 8, 1, 4), MultiLabel(4))
 
 
 def fit(method, train, valid, **options):

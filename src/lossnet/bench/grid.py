@@ -66,7 +66,7 @@ def run_grid(
     store = output / "results.jsonl"
     results = _finished(store)
     done = {_key(result) for result in results}
-    tasks = []
+    tasks, wanted = [], set()
     for seed in range(seeds):
         for cell in cells:
             folder = run_folder(output, cell, seed) if keep_models else None
@@ -81,12 +81,14 @@ def run_grid(
                 device=device,
                 progress=False,
             )
-            if (cell.title, cell.data, seed, _fingerprint(cell.settings())) not in done:
+            key = (cell.title, cell.data, run.method, run.loss, seed, _fingerprint(cell.settings()))
+            wanted.add(key)
+            if key not in done:
                 tasks.append((cell.title, run))
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with (
-        Progress(console=console) as progress,
+        Progress(console=console, disable=not tasks) as progress,
         ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
         bar = progress.add_task("runs", total=len(tasks))
@@ -107,8 +109,8 @@ def run_grid(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    wanted = {(cell.title, cell.data) for cell in cells}
-    return [r for r in results if (r["title"], r["dataset"]) in wanted and r["seed"] < seeds]
+    # Results of other settings may lie in the same file: a table must not mix them.
+    return [result for result in results if _key(result) in wanted]
 
 
 def _work(title: str, run: Run) -> dict[str, Any]:
@@ -122,9 +124,9 @@ def _finished(store: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _key(result: dict[str, Any]) -> tuple[str, str, int, str]:
-    fingerprint = json.dumps(result["settings"], sort_keys=True)
-    return result["title"], result["dataset"], result["seed"], fingerprint
+def _key(result: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("title", "dataset", "method", "loss", "seed")
+    return (*(result[name] for name in names), json.dumps(result["settings"], sort_keys=True))
 
 
 def _fingerprint(settings: Settings) -> str:

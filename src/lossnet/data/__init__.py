@@ -6,7 +6,7 @@
 (32, 32)
 """
 
-from lossnet.data.dataset import BatchSource, MovedData, MultiLabelData, ResidentData
+from lossnet.data.dataset import MultiLabelData, ResidentData
 from lossnet.data.embedded import digits_completion, digits_pairs
 from lossnet.data.errors import DataError
 from lossnet.data.preprocess import Preprocessor
@@ -15,12 +15,10 @@ from lossnet.data.registry import Description, Entry, Loaded, describe, entry, f
 from lossnet.data.splits import Split, stratified_split
 
 __all__ = [
-    "BatchSource",
     "DataError",
     "Description",
     "Entry",
     "Loaded",
-    "MovedData",
     "MultiLabelData",
     "Preprocessor",
     "ResidentData",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,20 +16,10 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 
-__all__ = ["BatchSource", "MovedData", "MultiLabelData", "ResidentData"]
+__all__ = ["MultiLabelData", "ResidentData"]
 
 #: Dense tensors up to this size may live on a device for the whole run.
 RESIDENT_LIMIT_BYTES = 4 << 30
-
-
-class BatchSource(Protocol):
-    """Whatever the training loop draws batches from."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Tensor) -> Batch:
-        """The rows ``indices`` as dense tensors."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +114,7 @@ class MultiLabelData:
 
     def resident(
         self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES
-    ) -> ResidentData | MovedData:
+    ) -> ResidentData | MultiLabelData:
         """The same rows with their tensors on ``device``, where indices then also live.
 
         Data that would take more than ``limit_bytes`` when dense stays where it is, and each batch
@@ -134,11 +124,11 @@ class MultiLabelData:
         >>> data.resident("cpu").batch(torch.tensor([1])).x
         tensor([[2.]])
         >>> type(data.resident("cpu", limit_bytes=1)).__name__
-        'MovedData'
+        'MultiLabelData'
         """
         device = torch.device(device)
         if 4 * len(self) * (self.inputs + self.labels) > limit_bytes:
-            return MovedData(self, device)
+            return self
         x = torch.from_numpy(self.x.toarray()) if self.is_sparse else self._x_tensor
         y = torch.from_numpy(self.y.toarray()).to(torch.float32)
         return ResidentData(x.to(device), y.to(device))
@@ -177,26 +167,6 @@ class ResidentData:
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices``, gathered on the device."""
         return Batch(self.x.index_select(0, indices), self.y.index_select(0, indices))
-
-
-@dataclass(frozen=True, eq=False)
-class MovedData:
-    """Data too large for a device: each batch is assembled here and moved there.
-
-    >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
-    >>> MovedData(data, torch.device("cpu")).batch(torch.tensor([1])).y
-    tensor([[0.]])
-    """
-
-    data: MultiLabelData
-    device: torch.device
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def batch(self, indices: Tensor) -> Batch:
-        """The rows ``indices``, on the device."""
-        return self.data.batch(indices).to(self.device)
 
 
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -26,6 +26,9 @@ __all__ = ["Description", "Entry", "Loaded", "describe", "entry", "find", "load"
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
+#: a public copy of Mulan's sets as plain files; the second address serves its large ones
+_MIRROR = "https://raw.githubusercontent.com/mrapp-ke/Boomer-Datasets"
+_MIRROR_LARGE = "https://media.githubusercontent.com/media/mrapp-ke/Boomer-Datasets"
 _CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
 _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
@@ -84,11 +87,20 @@ class Description:
 
 
 def _mulan(
-    name: str, description: str, terms: str, hashes: tuple[str, str] | None = None, **more: Any
+    name: str,
+    description: str,
+    terms: str,
+    hashes: tuple[str, str] | None = None,
+    commit: str = "",
+    **more: Any,
 ) -> Entry:
+    """A Mulan set; ``commit`` is where the mirror has the very files that the hashes are of."""
     arff, xml = f"{name}.arff", f"{name}.xml"
     sha256 = {} if hashes is None else {arff: hashes[0], xml: hashes[1]}
     more.setdefault("home", _MULAN)
+    if commit:
+        urls = {arff: f"{_MIRROR_LARGE}/{commit}/{arff}", xml: f"{_MIRROR}/{commit}/{xml}"}
+        more["downloads"] = tuple(Download(urls[file], sha256[file], file) for file in (arff, xml))
     return Entry(name, description, files=(arff,), beside=(xml,), terms=terms, sha256=sha256, **more)
 
 
@@ -116,6 +128,7 @@ _ENTRIES = {
                 "a282a6d1fb3cdaf39bde3f81cd4e6079850a7a538a6bc44f8b4ed95dfe1e5014",
                 "08fe20013c1e75dcf1888c185f5187c95e76495b8518ce289b4d3afce38d1232",
             ),
+            commit="e925d705fe09f4ce593cf162e953862d8a0cee76",
         ),
         _mulan(
             "delicious",
@@ -125,6 +138,7 @@ _ENTRIES = {
                 "b944de0bca910050c11d97eed57d17b073110ea3646a587f3d15d127cf581aab",
                 "4e0c0f93c7d86a39b9fca4aaefaa00e9428f2c80277732dfbf03ca48e2c14da2",
             ),
+            commit="db86cef9af5ef1d01f5554e689e790a3e1a0637b",
         ),
         _mulan(
             "genbase",
@@ -144,6 +158,7 @@ _ENTRIES = {
                 "cfe6097ba5fd6e8584e54911ab9783dcab34e898446b7c9370c71d477eae56d3",
                 "877e128531268d7661faa3e44f7bb43cbcda829c0895e49879168775b192728c",
             ),
+            commit="fb12e0c02e62e7d4a94c5f1f26ba5a66c2f3d674",
             standardise=True,
         ),
         _mulan(
@@ -154,6 +169,7 @@ _ENTRIES = {
                 "6f2f790047073d1293ac0872c0d55f2dc98b6177802fc96c6b66b309dfee1e4b",
                 "dbce8e6ccbbb2fcbfd9e9edbb230d7ed12692c6e13f59fdbc0161fa9b6cf2dc0",
             ),
+            commit="082dba2665d701ce74a1291ad3809da789fa5c96",
             standardise=True,
         ),
         _clus(
@@ -382,14 +398,18 @@ def _folders(found: Entry, data_dir: AnyPath | None) -> list[Path]:
 
 def _download(found: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
     """Fetch a set to the cache, or say what is missing, where it was looked for and what to do."""
+    failed = ""
     if found.downloads:
         folder = Path(pooch.os_cache("lossnet")) / found.name
-        for item in found.downloads:
-            fetch(item, folder, progress)
-        return folder
+        try:
+            for item in found.downloads:
+                fetch(item, folder, progress)
+            return folder
+        except DataError as error:
+            failed = f"{error}; "
     files = ", ".join((*found.files, *found.beside))
     places = ", ".join(map(str, _folders(found, data_dir)))
     what = f"the files of {found.name!r} ({files}) are in none of {places}"
     where = f"get them from {found.home} and unpack them into DIR/{found.name}/"
     how = f"then pass that DIR as the data directory (--data-dir) or set {ENVIRONMENT_VARIABLE}=DIR"
-    raise DataError(f"{what}; {where}, {how}")
+    raise DataError(f"{failed}{what}; {where}, {how}")

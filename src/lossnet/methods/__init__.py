@@ -3,7 +3,7 @@
 A method owns its networks and describes its training as stages; `lossnet.training.Trainer` does the rest.
 """
 
-from lossnet.methods.base import Method, Stage, Update
+from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
 from lossnet.methods.infnet import InfNet
@@ -17,10 +17,12 @@ __all__ = [
     "SEAL",
     "SPEN",
     "CrossEntropy",
+    "EnergyMethod",
     "InfNet",
     "Method",
     "NCEEnergy",
     "SEALStatic",
     "Stage",
+    "TaskNetMethod",
     "Update",
 ]

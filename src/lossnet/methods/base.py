@@ -80,7 +80,7 @@ class TaskNetMethod(Method):
 
     predictors = ("task_net",)
 
-    def __init__(self, space: Space, task_net: nn.Module) -> None:
+    def __init__(self, task_net: nn.Module, space: Space) -> None:
         super().__init__()
         self.space = space
         self.task_net = task_net
@@ -98,7 +98,7 @@ class EnergyMethod(Method):
 
     predictors: tuple[str, ...] = ("energy",)
 
-    def __init__(self, space: Space, energy: Energy, inference: GradientInference | None) -> None:
+    def __init__(self, energy: Energy, space: Space, inference: GradientInference | None) -> None:
         super().__init__()
         self.space = space
         self.energy = energy

@@ -20,13 +20,13 @@ class CrossEntropy(TaskNetMethod):
 
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
-    >>> method = CrossEntropy(MultiLabel(3), MLP(4, hidden=8, layers=1, outputs=3))
+    >>> method = CrossEntropy(MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
     >>> [stage.networks for stage in method.stages()]
     [('task_net',)]
     """
 
-    def __init__(self, space: Space, task_net: nn.Module, task_loss: TaskLoss | None = None) -> None:
-        super().__init__(space, task_net)
+    def __init__(self, task_net: nn.Module, space: Space, task_loss: TaskLoss | None = None) -> None:
+        super().__init__(task_net, space)
         self.task_loss = task_loss or TaskLoss()
 
     def stages(self) -> tuple[Stage, ...]:

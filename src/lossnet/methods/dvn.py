@@ -26,18 +26,18 @@ class DVN(EnergyMethod):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> DVN(MultiLabel(3), energy).predict(torch.zeros(2, 4)).shape
+    >>> DVN(energy, MultiLabel(3)).predict(torch.zeros(2, 4)).shape
     torch.Size([2, 3])
     """
 
     def __init__(
         self,
-        space: Space,
         energy: Energy,
+        space: Space,
         loss: Regression | None = None,
         inference: GradientInference | None = None,
     ) -> None:
-        super().__init__(space, energy, inference)
+        super().__init__(energy, space, inference)
         self.loss = loss or Regression()
 
     def stages(self) -> tuple[Stage, ...]:
@@ -45,13 +45,14 @@ class DVN(EnergyMethod):
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         """One step on predicted, adversarial and true outputs."""
-        with torch.no_grad():
-            fixed, start = self.energy.at(batch.x), self.start(batch.x, batch.mask)
-        predicted = self.inference(fixed, self.space, start, batch.mask).best
+        start = self.start(batch.x, batch.mask).detach()
+        # One encoding for inference and loss: with dropout, two would be two energies.
+        energy = self.energy.at(batch.x)
+        predicted = self.inference(energy, self.space, start, batch.mask).best
         attack = replace(self.inference, start="noise", candidates=1)
-        mistaken = adversarial(fixed, self.loss, batch.y)
+        mistaken = adversarial(energy, self.loss, batch.y)
         attacked = attack(mistaken, self.space, start, batch.mask).best
         candidates = torch.stack([predicted, attacked, batch.y], 1)
         prediction = Prediction(self.space, start, batch.mask)
-        loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
+        loss = self.loss(energy, batch.y, candidates, prediction)
         yield Update("energy", loss.mean())

@@ -29,16 +29,16 @@ class InfNet(SEAL):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = InfNet(MultiLabel(3), MLP(4, hidden=8, layers=1, outputs=3), energy)
+    >>> method = InfNet(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3))
     >>> [(stage.name, stage.networks) for stage in method.stages()]
     [('joint', ('energy', 'task_net')), ('fine-tuning', ('task_net',))]
     """
 
     def __init__(
         self,
-        space: Space,
         task_net: nn.Module,
         energy: Energy,
+        space: Space,
         loss: Margin | None = None,
         task_loss: TaskLoss | None = None,
         energy_steps: int = 1,
@@ -48,7 +48,7 @@ class InfNet(SEAL):
         # A perceptron loss has no cost to augment with.
         gain = 0.0 if isinstance(loss, Perceptron) else task_loss.energy
         against = replace(task_loss, score=task_loss.score - gain, measure=loss.score)
-        super().__init__(space, task_net, energy, loss, against, energy_steps, task_steps)
+        super().__init__(task_net, energy, space, loss, against, energy_steps, task_steps)
         self.tuning_loss = task_loss
 
     def stages(self) -> tuple[Stage, ...]:

@@ -23,20 +23,20 @@ class NCEEnergy(EnergyMethod):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = NCEEnergy(MultiLabel(3), energy, MLP(4, hidden=8, layers=1, outputs=3))
+    >>> method = NCEEnergy(energy, MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
     >>> [stage.networks for stage in method.stages()]
     [('noise_net',), ('energy',)]
     """
 
     def __init__(
         self,
-        space: Space,
         energy: Energy,
         noise_net: nn.Module,
+        space: Space,
         loss: EnergyLoss | None = None,
         inference: GradientInference | None = None,
     ) -> None:
-        super().__init__(space, energy, inference)
+        super().__init__(energy, space, inference)
         self.noise_net = noise_net
         self.loss = loss or NCE()
         if self.inference.start == "net":

@@ -25,7 +25,7 @@ class SEAL(TaskNetMethod):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = SEAL(MultiLabel(3), MLP(4, hidden=8, layers=1, outputs=3), energy, energy_steps=2)
+    >>> method = SEAL(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), energy_steps=2)
     >>> batch = Batch(torch.zeros(5, 4), torch.ones(5, 3))
     >>> [update.network for update in method.updates(batch)]
     ['energy', 'energy', 'task_net']
@@ -33,15 +33,15 @@ class SEAL(TaskNetMethod):
 
     def __init__(
         self,
-        space: Space,
         task_net: nn.Module,
         energy: Energy,
+        space: Space,
         loss: EnergyLoss | None = None,
         task_loss: TaskLoss | None = None,
         energy_steps: int = 1,
         task_steps: int = 1,
     ) -> None:
-        super().__init__(space, task_net)
+        super().__init__(task_net, space)
         self.energy = energy
         self.loss = loss or NCE()
         self.task_loss = task_loss or TaskLoss()

@@ -25,24 +25,24 @@ class SEALStatic(SEAL):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> space = MultiLabel(3)
-    >>> teacher = DVN(space, Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3)))
-    >>> method = SEALStatic(space, MLP(4, hidden=8, layers=1, outputs=3), teacher)
+    >>> teacher = DVN(Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3)), space)
+    >>> method = SEALStatic(MLP(4, hidden=8, layers=1, outputs=3), teacher, space)
     >>> [stage.networks for stage in method.stages()]
     [('energy',), ('task_net',)]
     """
 
     def __init__(
         self,
-        space: Space,
         task_net: nn.Module,
         teacher: EnergyMethod,
+        space: Space,
         task_loss: TaskLoss | None = None,
         task_steps: int = 1,
     ) -> None:
         super().__init__(
-            space,
             task_net,
             teacher.energy,
+            space,
             task_loss=task_loss,
             energy_steps=0,
             task_steps=task_steps,

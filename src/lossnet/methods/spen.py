@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from lossnet.energies import Energy
@@ -26,18 +25,18 @@ class SPEN(EnergyMethod):
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> [stage.name for stage in SPEN(MultiLabel(3), energy).stages()]
+    >>> [stage.name for stage in SPEN(energy, MultiLabel(3)).stages()]
     ['local energy', 'energy']
     """
 
     def __init__(
         self,
-        space: Space,
         energy: Energy,
+        space: Space,
         loss: Margin | None = None,
         inference: GradientInference | None = None,
     ) -> None:
-        super().__init__(space, energy, inference)
+        super().__init__(energy, space, inference)
         self.loss = loss or Margin()
 
     def stages(self) -> tuple[Stage, ...]:
@@ -58,10 +57,9 @@ class SPEN(EnergyMethod):
     def updates(self, batch: Batch) -> Iterator[Update]:
         """One step on the most violated output that inference finds."""
         start = self.start(batch.x, batch.mask).detach()
+        # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
-        with torch.no_grad():
-            fixed = self.energy.at(batch.x)
-        objective = cost_augmented(fixed, self.loss.score, batch.y)
+        objective = cost_augmented(energy, self.loss.score, batch.y)
         found = self.inference(objective, self.space, start, batch.mask)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)

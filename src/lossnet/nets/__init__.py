@@ -1,5 +1,5 @@
 """Networks that read inputs."""
 
-from lossnet.nets.mlp import MLP
+from lossnet.nets.mlp import MLP, linear
 
-__all__ = ["MLP"]
+__all__ = ["MLP", "linear"]

@@ -41,7 +41,11 @@ class NonFiniteLoss(ArithmeticError):  # noqa: N818
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C after saving where it was."""
+    """Training was stopped by Ctrl-C; where it was is in ``checkpoint``, if there is one."""
+
+    def __init__(self, message: str, checkpoint: Path | None) -> None:
+        super().__init__(message)
+        self.checkpoint = checkpoint
 
 
 @dataclass
@@ -53,7 +57,6 @@ class _Position:
     step: int = 0
     steps_taken: int = 0
     best: float | None = None
-    best_epoch: int = 0
     stale: int = 0
     totals: dict[str, list[float]] = field(default_factory=dict)
     schedules: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -88,7 +91,7 @@ class Trainer:
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> data = MultiLabelData.from_arrays(np.eye(6, dtype="float32"), np.eye(6)[:, :2] + np.eye(6)[:, 2:4])
-    >>> method = CrossEntropy(MultiLabel(2), MLP(6, hidden=8, layers=1, outputs=2))
+    >>> method = CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2))
     >>> history = Trainer(method, max_epochs=2, progress=False).fit(data, data)
     >>> sorted(history[0])
     ['epoch', 'f1', 'gradient_norms', 'losses', 'lr', 'seconds', 'stage', 'valid']
@@ -339,7 +342,7 @@ class Trainer:
             }
         )
         if position.best is None or value > position.best:
-            position.best, position.best_epoch, position.stale = value, position.epoch, 0
+            position.best, position.stale = value, 0
             prefixes = tuple(f"{name}." for name in stage.networks)
             self._best = {
                 name: tensor.detach().clone()
@@ -348,8 +351,12 @@ class Trainer:
             }
         else:
             position.stale += 1
-        for schedule in self._schedules.values():
+        for name, schedule in self._schedules.items():
+            (group,) = self._optimizers[name].param_groups
+            rate = group["lr"]
             schedule.step(value)
+            if isinstance(rate, Tensor):
+                group["lr"] = rate.fill_(group["lr"])  # a captured step reads this very tensor
         position.epoch += 1
         position.step, position.totals, position.seconds = 0, {}, 0.0
 
@@ -438,7 +445,7 @@ class Trainer:
     def _interrupt(self) -> None:
         self._save()
         where = "" if self.checkpoint is None else f"; progress is saved in {self.checkpoint}"
-        raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}")
+        raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}", self.checkpoint)
 
 
 def _averages(totals: dict[str, list[float]]) -> dict[str, tuple[float, float]]:

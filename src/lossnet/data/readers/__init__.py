@@ -92,8 +92,8 @@ def read_inputs(
 ) -> MultiLabelData:
     """Read a file to predict on: the columns a model was trained on, by name and in that order.
 
-    Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing or
-    an unknown input column is an error.
+    Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing input
+    column is an error; columns that training did not use, such as a row's id, are passed over.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -126,9 +126,11 @@ def _choose(path: str | PathLike[str], encoding: str) -> Reader:
 
 def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> MultiLabelData:
     columns = {name: column for column, name in enumerate(data.feature_names)}
-    _complain(path, "lacks", [name for name in like.feature_names if name not in columns])
-    unknown = [name for name in data.feature_names if name not in like.features]
-    _complain(path, "has unknown", unknown)
+    lacking = [name for name in like.feature_names if name not in columns]
+    if lacking:
+        shown = ", ".join(map(repr, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+        what = f"lacks {len(lacking)} of the model's input columns ({shown})"
+        raise DataError(f"{what}; the columns must be those of training", fspath(path), 1)
     x = data.x[:, [columns[name] for name in like.feature_names]]
     targets = {name: column for column, name in enumerate(like.label_names)}
     cells = data.y.tocoo()
@@ -141,12 +143,3 @@ def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> Multi
         (cells.data, (cells.row, place[cells.col])), shape=(len(data), len(like.label_names))
     )
     return build(path, x, y, like.feature_names, like.label_names)
-
-
-def _complain(path: str | PathLike[str], verb: str, names: list[str]) -> None:
-    if names:
-        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
-        what = f"{verb} {len(names)} of the model's input columns" if verb == "lacks" else verb
-        noun = "" if verb == "lacks" else f" {len(names)} input columns"
-        advice = "the columns must be those of training"
-        raise DataError(f"{what}{noun} ({shown}); {advice}", fspath(path), 1)
