@@ -94,6 +94,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         torch.manual_seed(run.seed)
         method = build(run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels)
     rates = {"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr}
+    rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
     names = {"data": data.name, "split": data.split_name, "method": run.method, "loss": loss}

@@ -18,6 +18,7 @@ __all__ = ["CELLS", "draw", "run"]
 DATA = "digits-completion"
 CELLS = (
     Cell("cross-entropy", DATA, "cross-entropy"),
+    Cell("cross-entropy + soft-F1", DATA, "cross-entropy", "soft-f1"),
     Cell("SEAL-NCE", DATA, "seal", "nce"),
     Cell("SEAL regression-s", DATA, "seal", "regression-s"),
 )

@@ -70,7 +70,7 @@ class Trainer:
 
     Args:
         method: what to train.
-        lr: learning rate of every network, or of each by name.
+        lr: learning rate of every network, or of each by its name or, before that, by its stage's name.
         weight_decay: AdamW's.
         batch_size: instances in a batch.
         max_epochs: of each stage.
@@ -182,7 +182,7 @@ class Trainer:
         self._optimizers, self._schedules, self._best = {}, {}, {}
         for name in stage.networks:
             parameters = list(self.method.get_submodule(name).parameters())
-            rate = self._rate(name)
+            rate = self._rate(stage, name)
             # A graph replays the step with whatever rate its tensor holds.
             on_gpu = self.device.type == "cuda"
             optimizer = torch.optim.AdamW(
@@ -202,9 +202,11 @@ class Trainer:
         if self.device.type == "cuda":
             self._run_batch = GraphRunner(self._run_batch)
 
-    def _rate(self, network: str) -> float:
+    def _rate(self, stage: Stage, network: str) -> float:
         if isinstance(self.lr, (int, float)):
             return self.lr
+        if stage.name in self.lr:
+            return self.lr[stage.name]
         if network not in self.lr:
             raise ValueError(f"lr has no rate for {network!r}, only for {', '.join(self.lr)}")
         return self.lr[network]
