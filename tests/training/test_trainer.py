@@ -475,3 +475,14 @@ def test_predictions_of_different_widths_are_padded():
     relaxed, truth = predict(lambda x, mask: torch.ones(1, x.shape[1], 2), Ragged(), batch_size=1)
     assert relaxed.shape == truth.shape == (3, 3, 2)
     assert relaxed.sum((1, 2)).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_stages_rate_comes_before_its_networks(train, valid):
+    rates = {"energy": 1e-4, "local energy": 0.02}
+    _, history = fit(made("spen", "margin"), train, valid, lr=rates, max_epochs=1)
+    assert [entry["lr"] for entry in history] == [{"energy": 0.02}, {"energy": 1e-4}]
+
+
+def test_a_network_without_a_rate_is_an_error(train, valid):
+    with pytest.raises(ValueError, match="lr has no rate for 'task_net', only for tasknet"):
+        fit(made("cross-entropy", "none"), train, valid, lr={"tasknet": 0.1})
