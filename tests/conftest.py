@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
 from lossnet.data import MultiLabelData
+
+# Elsewhere every run tries new examples; what they find should stop a developer, not somebody else's change.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)
