@@ -1,7 +1,7 @@
 """The papers' tables and our own measurements, as runnable benchmarks.
 
 =============  =====================================================================================
-``digits``     completed digits: cross-entropy, soft-F1, SEAL-NCE and regression-s, with a picture
+``digits``     completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``mlc``        feature-based multi-label classification on bibtex, delicious and cal500
 ``overhead``   a SEAL-NCE epoch against the same steps written as bare PyTorch
 =============  =====================================================================================
