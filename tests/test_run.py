@@ -129,7 +129,7 @@ def test_learning_rates_go_to_their_networks(digits, monkeypatch):
     )
     with pytest.raises(Stop):
         train(quick(settings=settings, seed=9), digits)
-    assert seen["lr"] == {"task_net": 0.25, "noise_net": 0.25, "energy": 0.5}
+    assert seen["lr"] == {"task_net": 0.25, "noise_net": 0.25, "energy": 0.5, "local energy": 0.25}
     wanted = {"clip": 3.0, "patience": 7, "weight_decay": 0.125, "seed": 9, "batch_size": 100}
     assert wanted.items() <= seen.items()
 

@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from lossnet import energies, losses, methods, nets, scores, spaces
+from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
 from lossnet.learned_loss import LearnedLoss
 from lossnet.model import Model, load
 from lossnet.run import Run, train
@@ -25,6 +25,7 @@ __all__ = [
     "Tags",
     "Trainer",
     "energies",
+    "hypergradient",
     "load",
     "losses",
     "methods",

@@ -1,0 +1,52 @@
+"""Implicit gradients: how the minimum of an inner loss moves with the parameters of an outer one.
+
+For ``θ*(φ) = argmin_θ L_inner(θ, φ)`` the implicit function theorem gives (UAI Eq. 3, supplement Eq. 6)
+
+    dL_outer/dφ = ∂φ L_outer − ∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer.
+
+`implicit_gradient` computes it for any two scalar losses; two things vary independently.
+
+What stands for the inverse Hessian:
+
+===================  ====================================================  ========================
+`Neumann`            ``α Σ_{i≤k} (I − αH)ⁱ b``                             ``k`` products
+`ConjugateGradient`  the best answer of the ``k``-th Krylov space          ``k`` products
+`Identity`           ``α b``                                               none
+`Diagonal`           ``b / |diag H|``                                      one for each sample
+`RankOne`            ``(λI + g gᵀ)⁻¹ b``                                   none
+`Exact`              the pseudo-inverse, dense                             as many as parameters
+===================  ====================================================  ========================
+
+(``step="auto"`` costs one product more: see `Curvature`.)  How products with the Hessian are made:
+`DoubleBackward` or `FiniteDifference`.
+"""
+
+from lossnet.hypergradient.base import Product, Solution, Solver
+from lossnet.hypergradient.conjugate_gradient import ConjugateGradient
+from lossnet.hypergradient.curvature import Curvature
+from lossnet.hypergradient.diagonal import Diagonal
+from lossnet.hypergradient.double_backward import DoubleBackward
+from lossnet.hypergradient.exact import Exact
+from lossnet.hypergradient.finite_difference import FiniteDifference
+from lossnet.hypergradient.identity import Identity
+from lossnet.hypergradient.implicit import Hypergradient, cap, implicit_gradient
+from lossnet.hypergradient.neumann import Neumann
+from lossnet.hypergradient.rank_one import RankOne
+
+__all__ = [
+    "ConjugateGradient",
+    "Curvature",
+    "Diagonal",
+    "DoubleBackward",
+    "Exact",
+    "FiniteDifference",
+    "Hypergradient",
+    "Identity",
+    "Neumann",
+    "Product",
+    "RankOne",
+    "Solution",
+    "Solver",
+    "cap",
+    "implicit_gradient",
+]

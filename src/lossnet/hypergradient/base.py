@@ -1,0 +1,69 @@
+"""What every solver can do, and the little arithmetic that they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["Product", "Solution", "Solver", "inverse"]
+
+#: ``v ↦ Hv``, both ``(n,)``, for a symmetric ``H`` that need be neither definite nor regular
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found.
+
+    Attributes:
+        vector: ``(n,)``, in place of ``H⁻¹ b``.
+        curvature: the solver's estimate of the largest ``|λ|`` of ``H``, ``()``, where it made one.
+        residual: ``‖Hv − b‖ / ‖b‖``, ``()``, where it costs no further product.
+    """
+
+    vector: Tensor
+    curvature: Tensor | None = None
+    residual: Tensor | None = None
+
+
+class Solver(ABC):
+    """Approximates ``H⁻¹ b`` from products with ``H``; damping puts ``H + damping · I`` in its place.
+
+    Loops have a fixed length and no solver reads a value back from the device, so that a step can be
+    captured.
+    """
+
+    #: whether `solve` must be given the inner gradient
+    needs_gradient: ClassVar[bool] = False
+
+    @abstractmethod
+    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+        """Approximates ``H⁻¹ vector``.
+
+        Args:
+            product: ``v ↦ Hv``.
+            vector: ``b``, ``(n,)``.
+            gradient: the inner gradient ``g``, ``(n,)``; only solvers with `needs_gradient` read it.
+        """
+
+
+def inverse(value: Tensor) -> Tensor:
+    """``1 / value``, and 0 where that would overflow or is undefined, as in a pseudo-inverse.
+
+    >>> inverse(torch.tensor([2.0, 0.0, float("nan")]))
+    tensor([0.5000, 0.0000, 0.0000])
+    """
+    smallest = torch.finfo(value.dtype).tiny ** 0.5
+    return torch.where(value.abs() > smallest, value.reciprocal(), 0.0)
+
+
+def check_not_negative(**values: float) -> None:
+    """Raises for a setting below 0."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must be 0 or more, not {value}")

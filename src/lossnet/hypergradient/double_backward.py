@@ -1,0 +1,71 @@
+"""Products with second derivatives by differentiating the gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lossnet.hypergradient.evaluation import evaluate, first_order
+
+__all__ = ["Derivatives", "DoubleBackward", "Products"]
+
+
+class Derivatives(ABC):
+    """First and second derivatives of an inner loss at one point; vectors are tuples like its parameters."""
+
+    @abstractmethod
+    def gradient(self) -> tuple[Tensor, ...]:
+        """``∂θ L``."""
+
+    @abstractmethod
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """``∂ω (∂θ L · v)`` for each target ``ω``: ``Hv`` for ``ω = θ``, the mixed product for ``φ``."""
+
+
+class Products(ABC):
+    """How products with second derivatives are made."""
+
+    @abstractmethod
+    def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Tensor]) -> Derivatives:
+        """The derivatives of ``inner`` at the parameters' present values."""
+
+
+@dataclass(frozen=True)
+class DoubleBackward(Products):
+    """Reverse over reverse: the gradient's graph is built once, and each product is one walk through it.
+
+    Exact, and the one evaluation means one dropout mask.  Kernels without a second derivative (cuDNN's
+    recurrent nets, flash attention) need `FiniteDifference`.
+
+    >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> derivatives = DoubleBackward().of((weight**3).sum(), [weight])
+    >>> derivatives.along([torch.ones(2)], [weight])
+    (tensor([ 6., 12.]),)
+    """
+
+    def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Tensor]) -> Derivatives:
+        return _Graph(evaluate(inner, "inner"), parameters)
+
+
+class _Graph(Derivatives):
+    def __init__(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+        self.device = loss.device
+        self.gradients = first_order(loss, parameters, create_graph=True)
+
+    def gradient(self) -> tuple[Tensor, ...]:
+        return tuple(gradient.detach() for gradient in self.gradients)
+
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        # A gradient without a graph is constant: unreachable parameters, or a loss linear in them.
+        pairs = [(g, v) for g, v in zip(self.gradients, direction, strict=True) if g.requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(target) for target in targets)
+        gradients, vectors = zip(*pairs, strict=True)
+        with torch.autocast(self.device.type, enabled=False):
+            return torch.autograd.grad(
+                gradients, targets, vectors, retain_graph=True, allow_unused=True, materialize_grads=True
+            )

@@ -1,0 +1,38 @@
+"""A multiple of the identity for the inverse Hessian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from lossnet.hypergradient.base import Product, Solution, Solver
+from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
+
+__all__ = ["Identity"]
+
+
+@dataclass(frozen=True)
+class Identity(Solver):
+    """``α b``: `Neumann` without terms, one inner step of gradient descent (Luketina et al. 2016).
+
+    Args:
+        step: ``α``; ``auto`` takes ``1 / (|λ|max + damping)``.
+        damping: added to the diagonal of ``H``; counts for ``step="auto"`` only.
+        curvature: what estimates ``|λ|max``.
+
+    >>> import torch
+    >>> Identity(step=0.5).solve(lambda v: v, torch.ones(2)).vector
+    tensor([0.5000, 0.5000])
+    """
+
+    step: Step = "auto"
+    damping: float = 0.0
+    curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_step(self.step, self.damping)
+
+    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+        step, largest = step_length(self.step, self.curvature, self.damping, product, vector)
+        return Solution(step * vector, largest)

@@ -1,0 +1,60 @@
+"""The Neumann series of the inverse Hessian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lossnet.hypergradient.base import Product, Solution, Solver, check_not_negative
+from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
+
+__all__ = ["Neumann"]
+
+
+@dataclass(frozen=True)
+class Neumann(Solver):
+    """``α Σ_{i≤terms} (I − αH)ⁱ b`` (UAI supplement §1.1, without ``α``; Lorraine et al. 2020).
+
+    The series converges for positive definite ``H`` and ``α‖H‖ < 2``, and its relative residual is then at
+    most ``‖I − αH‖^(terms + 1)``.  Along negative curvature, or with a step too long, terms grow instead:
+    the sum ends before the first term longer than ``b``, so that ``‖v‖ ≤ α (terms + 1) ‖b‖`` always.
+    `Identity` is the case of no terms; `ConjugateGradient` is more accurate for as many products where
+    ``H`` is positive definite, and less predictable where it is not.
+
+    Args:
+        terms: products, beyond those of ``step="auto"``.
+        step: ``α``; ``auto`` takes ``1 / (|λ|max + damping)``.
+        damping: added to the diagonal of ``H``.
+        curvature: what estimates ``|λ|max``; it lives in the solver, so keep the solver between steps.
+
+    >>> hessian = torch.diag(torch.tensor([1.0, 0.5]))
+    >>> Neumann(terms=2, step=1.0).solve(lambda v: hessian @ v, torch.ones(2)).vector
+    tensor([1.0000, 1.7500])
+    """
+
+    terms: int = 5
+    step: Step = "auto"
+    damping: float = 0.0
+    curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_not_negative(terms=self.terms)
+        check_step(self.step, self.damping)
+
+    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+        step, largest = step_length(self.step, self.curvature, self.damping, product, vector)
+        dtype = vector.dtype
+        bound = torch.linalg.vector_norm(vector) * (1 + torch.finfo(dtype).eps ** 0.5)
+        term, total = vector, vector.clone()
+        going = torch.ones_like(step)
+        for _ in range(self.terms):
+            image = product(term)
+            if self.damping:
+                image = image.add(term, alpha=self.damping)
+            # Once the sum has ended the term stands still, lest it overflow.
+            term = torch.addcmul(term, image, -step * going)
+            going = going * (torch.linalg.vector_norm(term) <= bound).to(dtype)
+            total.addcmul_(term, going)
+        return Solution(total.mul_(step), largest)
