@@ -214,8 +214,8 @@ class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps line breaks in descriptions and examples."""
 
 
-def _parser(description: str, examples: str = "") -> ArgumentParser:
-    return ArgumentParser(description=description, epilog=examples, formatter_class=_Help)
+def _parser(description: str, examples: str = "", usage: str | None = None) -> ArgumentParser:
+    return ArgumentParser(description=description, epilog=examples, formatter_class=_Help, usage=usage)
 
 
 def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
@@ -228,7 +228,11 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     )
     commands = parser.add_subcommands(required=True)
 
-    training = _parser("Train on a data set and leave result, model and history.", TRAIN_EXAMPLES)
+    training = _parser(
+        "Train on a data set and leave result, model and history.",
+        TRAIN_EXAMPLES,
+        usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
+    )
     training.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
     training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")

@@ -154,7 +154,7 @@ def test_tables(tmp_path):
     with pytest.raises(DataError, match="'5' in 'code' did not occur in training") as caught:
         read_inputs(write(tmp_path, "b.csv", text.replace("4", "5")), data.feature_names, ["l_a", "l_b"])
     assert caught.value.line == 3
-    with pytest.raises(DataError, match="pass labels="):
+    with pytest.raises(DataError, match="--labels"):
         read(path)
     with pytest.raises(DataError, match="no column 'q'"):
         read(path, labels="l_*", drop=["q"])

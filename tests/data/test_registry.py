@@ -119,7 +119,7 @@ def test_unknown_names():
         load("bibtext")
     with pytest.raises(DataError, match=r"known are .*digits-pairs"):
         load("xyzzy")
-    with pytest.raises(DataError, match="labels= is for files"):
+    with pytest.raises(DataError, match="are for files"):
         load("digits-pairs", labels=["a"])
 
 

@@ -340,7 +340,7 @@ def _read_raw(
         return _split(made, data, split, seed)
     found = entry(name)
     if labels is not None:
-        raise DataError(f"{name!r} has its own labels; labels= is for files")
+        raise DataError(f"{name!r} has its own labels; labels=, --labels are for files")
     if found.make is not None:
         data, fixed = found.make()
         return _split(found, data, split, seed, fixed, "fixed")

@@ -275,7 +275,9 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
     if labels is None:
         if declared is None:
             what = f"no labels named: no {beside.name} beside it and no -C in its relation"
-            raise DataError(f"{what}; pass labels= a list, an XML file or a count", header.path, 1)
+            raise DataError(
+                f"{what}; give a list, an XML file or a count (labels=, --labels)", header.path, 1
+            )
         return _counted(header, declared)
     if isinstance(labels, int):
         names = _counted(header, labels)
@@ -285,7 +287,7 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
         try:
             names = select_names(labels, header.names)
         except ValueError as error:
-            what = f"label {str(error)!r} is no attribute; check the names in labels="
+            what = f"label {str(error)!r} is no attribute; check the names given (labels=, --labels)"
             raise DataError(what, header.path, header.data_line) from None
     if declared is not None and abs(declared) != len(names):
         what = f"the relation declares {abs(declared)} labels (-C {declared})"

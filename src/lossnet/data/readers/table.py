@@ -198,12 +198,12 @@ def _label_columns(path: str, names: list[str], wanted: _Wanted) -> list[str]:
         trained = set(wanted.like.label_names)
         return [name for name in names if name in trained]
     if wanted.labels is None:
-        what = "which columns are labels is not known; pass labels= their names or a pattern"
+        what = "which columns are labels is not known; name them or give a pattern (labels=, --labels)"
         raise DataError(what, path, 1)
     try:
         return select_names(wanted.labels, names)
     except ValueError as error:
-        what = f"no column {str(error)!r} for labels; check the names in labels="
+        what = f"no column {str(error)!r} for labels; check the names given (labels=, --labels)"
         raise DataError(what, path, 1) from None
 
 
