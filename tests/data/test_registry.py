@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from lossnet.data import DataError, Entry, Preprocessor, Split, describe, entry, find, load, names
+from lossnet.data import DataError, Entry, Preprocessor, Split, describe, entry, find, load, names, registry
 from lossnet.data.download import Download, fetch
 from lossnet.data.registry import _ENTRIES
 
@@ -124,10 +124,18 @@ def test_unknown_names():
 
 
 @pytest.mark.parametrize("name", [n for n in names() if not n.startswith("digits")])
-def test_absent_files_say_what_to_do(tmp_path, name):
+def test_absent_files_say_what_to_do(tmp_path, name, monkeypatch):
+    asked = []
+
+    def offline(download, folder, progress):
+        asked.append(download)
+        raise DataError("no network", folder / download.file)
+
+    monkeypatch.setattr(registry, "fetch", offline)
     with pytest.raises(DataError) as caught:
         load(name, tmp_path)
     message = str(caught.value)
+    assert ("no network" in message) == bool(entry(name).downloads) == bool(asked)
     for part in (*entry(name).files, str(tmp_path / name), entry(name).home, "LOSSNET_DATA"):
         assert part in message
 
@@ -205,3 +213,11 @@ def test_real_sets(real_data, name):
     assert (loaded.test.inputs, loaded.test.labels) == REAL[name][1:]
     assert not any(part.has_missing for part in (loaded.train, loaded.valid, loaded.test))
     assert loaded.split_name == ("files" if name.endswith("_fun") else "split.json")
+
+
+def test_downloads_are_pinned_to_the_files_we_know():
+    found = [entry(name) for name in names() if entry(name).downloads]
+    assert {one.name for one in found} == {"bibtex", "delicious", "cal500", "emotions"}
+    for one in found:
+        assert {item.file: item.sha256 for item in one.downloads} == dict(one.sha256)
+        assert all(item.url.endswith("/" + item.file) for item in one.downloads)
