@@ -34,16 +34,6 @@ every_case = pytest.mark.parametrize("names", CASES, ids="-".join)
 BATCHES = 3  # an epoch of 40 rows
 
 
-@pytest.fixture
-def train(make_data):
-    return make_data(40)
-
-
-@pytest.fixture
-def valid(make_data):
-    return make_data(24, seed=1)
-
-
 def made(names, seed=0):
     torch.manual_seed(seed)
     return build(*names, SMALL, inputs=6, labels=4)

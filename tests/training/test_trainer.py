@@ -29,16 +29,6 @@ SMALL = Settings(
 )
 
 
-@pytest.fixture
-def train(make_data):
-    return make_data(40)
-
-
-@pytest.fixture
-def valid(make_data):
-    return make_data(24, seed=1)
-
-
 def made(method="cross-entropy", loss="none", settings=SMALL):
     torch.manual_seed(0)
     return build(method, loss, settings, inputs=6, labels=4)
