@@ -37,7 +37,12 @@ TRAIN_EXAMPLES = """examples:
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
 """
 
-DECODERS = ("tuned", "0.5", "expected-f1")
+#: how labels are chosen, given a model's tuned threshold
+DECODERS: dict[str, Callable[[float], Decoder]] = {
+    "tuned": Threshold,
+    "0.5": lambda tuned: Threshold(),
+    "expected-f1": lambda tuned: ExpectedF1(),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,12 +140,7 @@ def _predict(options: Namespace) -> None:
     model = load(options.model)
     inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
     probabilities = torch.from_numpy(model.predict_proba(inputs.x))
-    decoders: dict[str, Decoder] = {
-        "tuned": Threshold(model.threshold),
-        "0.5": Threshold(),
-        "expected-f1": ExpectedF1(),
-    }
-    chosen = decoders[options.decode](probabilities)
+    chosen = DECODERS[options.decode](model.threshold)(probabilities)
     with ExitStack() as stack:
         stream: TextIO = sys.stdout
         if options.output is not None:

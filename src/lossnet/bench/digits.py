@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from lossnet.bench.grid import Cell, markdown, run_folder, run_grid, show, summarise
+from lossnet.bench.grid import Cell, publish, run_folder, run_grid
 from lossnet.data import Loaded, load
 from lossnet.decoding import Threshold
 from lossnet.model import load as load_model
@@ -27,9 +27,7 @@ COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("exact_match", "exact
 def run(output: Path, seeds: int, device: str, jobs: int) -> None:
     """Trains all cells, prints the comparison, and writes table and picture."""
     results = run_grid(CELLS, seeds, output, device=device, jobs=jobs, keep_models=True)
-    heading, rows = summarise(CELLS, results, COLUMNS)
-    (output / "table.md").write_text(markdown(heading, rows) + "\n", encoding="utf-8")
-    show("test, in points", heading, rows)
+    publish("test, in points", CELLS, results, output, COLUMNS)
     picture = output / "digits.png"
     draw(picture, {cell.title: run_folder(output, cell, seed=0) for cell in CELLS})
     Console().print(f"completed digits are drawn in {picture}")

@@ -21,7 +21,7 @@ from lossnet.build import default_loss
 from lossnet.run import Run, train
 from lossnet.settings import Settings, recipe_settings
 
-__all__ = ["Cell", "markdown", "run_folder", "run_grid", "show", "summarise"]
+__all__ = ["Cell", "markdown", "publish", "run_folder", "run_grid", "show", "summarise"]
 
 #: columns of a table: metric, heading
 COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("f1_expected", "F1 expected"))
@@ -65,23 +65,24 @@ def run_grid(
     output.mkdir(parents=True, exist_ok=True)
     store = output / "results.jsonl"
     results = _finished(store)
-    done = {_key(result) for result in results}
+    done = {_key_of(result) for result in results}
     tasks, wanted = [], set()
     for seed in range(seeds):
         for cell in cells:
             folder = run_folder(output, cell, seed) if keep_models else None
+            settings = cell.settings()
             run = Run(
                 cell.data,
                 cell.method,
                 cell.loss or default_loss(cell.method),
-                cell.settings(),
+                settings,
                 seed=seed,
                 output=folder,
                 data_dir=data_dir,
                 device=device,
                 progress=False,
             )
-            key = (cell.title, cell.data, run.method, run.loss, seed, _fingerprint(cell.settings()))
+            key = _key(cell.title, cell.data, run.method, run.loss, seed, dataclasses.asdict(settings))
             wanted.add(key)
             if key not in done:
                 tasks.append((cell.title, run))
@@ -110,7 +111,7 @@ def run_grid(
             pool.shutdown(cancel_futures=True)
             raise
     # Results of other settings may lie in the same file: a table must not mix them.
-    return [result for result in results if _key(result) in wanted]
+    return [result for result in results if _key_of(result) in wanted]
 
 
 def _work(title: str, run: Run) -> dict[str, Any]:
@@ -124,13 +125,13 @@ def _finished(store: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _key(result: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("title", "dataset", "method", "loss", "seed")
-    return (*(result[name] for name in names), json.dumps(result["settings"], sort_keys=True))
+def _key(title: str, data: str, method: str, loss: str, seed: int, settings: dict[str, Any]) -> str:
+    """What makes a run the same run."""
+    return json.dumps([title, data, method, loss, seed, settings], sort_keys=True)
 
 
-def _fingerprint(settings: Settings) -> str:
-    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
+def _key_of(result: dict[str, Any]) -> str:
+    return _key(*(result[name] for name in ("title", "dataset", "method", "loss", "seed", "settings")))
 
 
 # ---------------------------------------------------------------- tables
@@ -173,6 +174,19 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     text = ["| " + " | ".join(line) + " |" for line in lines]
     text[1] = "|" + "---|" * len(heading)
     return "\n".join(text)
+
+
+def publish(
+    title: str,
+    cells: Sequence[Cell],
+    results: Sequence[dict[str, Any]],
+    output: Path,
+    columns: Sequence[tuple[str, str]] = COLUMNS,
+) -> None:
+    """The table of some cells, as ``output/table.md`` and on the terminal."""
+    heading, rows = summarise(cells, results, columns)
+    (output / "table.md").write_text(markdown(heading, rows) + "\n", encoding="utf-8")
+    show(title, heading, rows)
 
 
 def show(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lossnet.bench.grid import Cell, markdown, run_grid, show, summarise
+from lossnet.bench.grid import Cell, publish, run_grid
 
 __all__ = ["CELLS", "run"]
 
@@ -61,6 +61,4 @@ CELLS = _cells()
 def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Runs all cells and writes ``results.jsonl`` and ``table.md``."""
     results = run_grid(CELLS, seeds, output, data_dir, device, jobs)
-    heading, rows = summarise(CELLS, results)
-    (output / "table.md").write_text(markdown(heading, rows) + "\n", encoding="utf-8")
-    show("test, in points, our split", heading, rows)
+    publish("test, in points, our split", CELLS, results, output)

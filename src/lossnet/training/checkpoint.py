@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-__all__ = ["Checkpoint", "CheckpointError", "nested", "optimizer_state", "restore_optimizer"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "nested",
+    "optimizer_state",
+    "rate_tensors_kept",
+    "restore_optimizer",
+]
 
 FORMAT = 1
 
@@ -95,7 +104,6 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Puts back what `optimizer_state` took out."""
-    rates = [group["lr"] for group in optimizer.param_groups]
     content = optimizer.state_dict()
     content["state"] = {}
     for name, tensor in tensors.items():
@@ -104,7 +112,15 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
             content["state"].setdefault(int(index), {})[key] = tensor
     for group, rate in zip(content["param_groups"], tensors["lr"].tolist(), strict=True):
         group["lr"] = rate
-    optimizer.load_state_dict(content)
+    with rate_tensors_kept(optimizer):
+        optimizer.load_state_dict(content)
+
+
+@contextmanager
+def rate_tensors_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Lets learning rates change, but in the tensors that hold them: a captured step reads those."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    yield
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         if isinstance(rate, Tensor):
-            group["lr"] = rate.fill_(group["lr"])  # a captured step reads this very tensor
+            group["lr"] = rate.fill_(group["lr"])

@@ -27,6 +27,7 @@ from lossnet.training.checkpoint import (
     CheckpointError,
     nested,
     optimizer_state,
+    rate_tensors_kept,
     restore_optimizer,
 )
 from lossnet.training.evaluation import Dataset, predict
@@ -248,19 +249,18 @@ class Trainer:
             pending.append(self._run_batch(batch))
             position.steps_taken += len(pending[-1][0])
             position.step = step + 1
-            if len(pending) == interval or position.step == len(batches):
+            last, stop = position.step == len(batches), self._stop_requested
+            save = not last and time.monotonic() - self._last_saved >= 60 and self._save_is_due()
+            if len(pending) == interval or last or stop or save:
                 self._account(stage, pending)
                 pending.clear()
                 show.step(position.step, _averages(position.totals))
             now = time.monotonic()
             position.seconds, position.spent = position.seconds + now - clock, position.spent + now - clock
             clock = now
-            if self._stop_requested:
-                self._account(stage, pending)
+            if stop:
                 self._interrupt()
-            if now - self._last_saved >= 60 and self._save_is_due() and position.step < len(batches):
-                self._account(stage, pending)
-                pending.clear()
+            if save:
                 self._save()
 
     def _take_steps(self, stage: Stage, batch: Batch) -> tuple[list[str], Tensor]:
@@ -297,8 +297,6 @@ class Trainer:
 
     def _account(self, stage: Stage, pending: list[tuple[list[str], Tensor]]) -> None:
         """Adds losses and gradient norms to the epoch's totals; stops at the first that is not finite."""
-        if not pending:
-            return
         rows = torch.cat([values for _, values in pending]).tolist()
         names = [name for part, _ in pending for name in part]
         for index, (name, (loss, norm)) in enumerate(zip(names, rows, strict=True)):
@@ -354,17 +352,16 @@ class Trainer:
         else:
             position.stale += 1
         for name, schedule in self._schedules.items():
-            (group,) = self._optimizers[name].param_groups
-            rate = group["lr"]
-            schedule.step(value)
-            if isinstance(rate, Tensor):
-                group["lr"] = rate.fill_(group["lr"])  # a captured step reads this very tensor
+            with rate_tensors_kept(self._optimizers[name]):
+                schedule.step(value)
         position.epoch += 1
         position.step, position.totals, position.seconds = 0, {}, 0.0
 
     # ------------------------------------------------------------------ saving and resuming
 
     def _save_is_due(self) -> bool:
+        if self.checkpoint is None:
+            return False
         pause = 20 * self._saving_took if self.checkpoint_every is None else self.checkpoint_every
         return time.monotonic() - self._last_saved >= pause
 
