@@ -615,3 +615,32 @@ def test_mistakes_are_named(ridge):
         FiniteDifference(0.0)
     with pytest.raises(ValueError, match="ratio"):
         ridge.gradient(Exact(), ratio=-1.0)
+
+
+def test_probes_differ_under_finite_differences_too(ridge, monkeypatch):
+    drawn = []
+    original = torch.randint_like
+
+    def recorded(*args, **kwargs):
+        drawn.append(original(*args, **kwargs))
+        return drawn[-1].clone()
+
+    monkeypatch.setattr(torch, "randint_like", recorded)
+    ridge.gradient(Diagonal(8), products=FiniteDifference())
+    assert len({tuple(signs.tolist()) for signs in drawn}) > 1
+
+
+def test_a_fallback_does_not_cost_the_first_curvature_estimate_its_rounds():
+    scale = torch.logspace(-2, 2, 50, dtype=torch.float64)
+    weight, target = torch.ones(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
+    weight.requires_grad_()
+    target.requires_grad_()
+
+    def inner():
+        return 0.5 * (scale * NoSecondDerivative.apply(weight - target)).sum()
+
+    found = [
+        implicit_gradient(weight.sum, inner, [weight], [target], Neumann(2), products=products).curvature
+        for products in (None, FiniteDifference())
+    ]
+    torch.testing.assert_close(found[0], found[1])

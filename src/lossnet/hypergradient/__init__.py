@@ -18,7 +18,8 @@ What stands for the inverse Hessian:
 ===================  ====================================================  ========================
 
 (``step="auto"`` costs one product more: see `Curvature`.)  How products with the Hessian are made:
-`DoubleBackward` or `FiniteDifference`.
+`DoubleBackward` or `FiniteDifference`.  The first needs no vectors as long as the weights of a network's
+first layer: see `Layer`.
 """
 
 from lossnet.hypergradient.base import Product, Solution, Solver
@@ -30,6 +31,7 @@ from lossnet.hypergradient.exact import Exact
 from lossnet.hypergradient.finite_difference import FiniteDifference
 from lossnet.hypergradient.identity import Identity
 from lossnet.hypergradient.implicit import Hypergradient, cap, implicit_gradient
+from lossnet.hypergradient.layers import Layer
 from lossnet.hypergradient.neumann import Neumann
 from lossnet.hypergradient.rank_one import RankOne
 
@@ -42,6 +44,7 @@ __all__ = [
     "FiniteDifference",
     "Hypergradient",
     "Identity",
+    "Layer",
     "Neumann",
     "Product",
     "RankOne",

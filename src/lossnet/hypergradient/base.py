@@ -10,10 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["Product", "Solution", "Solver", "inverse"]
+__all__ = ["Dot", "Product", "Solution", "Solver", "inverse"]
 
 #: ``v ↦ Hv``, both ``(n,)``, for a symmetric ``H`` that need be neither definite nor regular
 Product = Callable[[Tensor], Tensor]
+#: the inner product of two ``(n,)``, in which ``H`` is symmetric
+Dot = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,40 @@ class Solver(ABC):
 
     #: whether `solve` must be given the inner gradient
     needs_gradient: ClassVar[bool] = False
+    #: whether `solve` looks at single parameters; it is then given all of them, and `torch.dot`
+    needs_parameters: ClassVar[bool] = False
 
     @abstractmethod
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
         """Approximates ``H⁻¹ vector``.
 
         Args:
             product: ``v ↦ Hv``.
             vector: ``b``, ``(n,)``.
             gradient: the inner gradient ``g``, ``(n,)``; only solvers with `needs_gradient` read it.
+            dot: the inner product of vectors.
+            largest: what `estimate` found, if it was asked before.
         """
+
+    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
+        """``|λ|max``, ``()``, from a state kept between calls, where the solver has one.
+
+        The state is a vector of all parameters, and so must be those of ``product`` and ``like``, ``(n,)``.
+        """
+        return None
+
+
+def norm(vector: Tensor, dot: Dot) -> Tensor:
+    """``√(v · v)``, ``()``."""
+    return dot(vector, vector).clamp(min=0).sqrt()  # rounding may leave a little less than 0
 
 
 def inverse(value: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver, check_not_negative, inverse
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver, check_not_negative, inverse, norm
 
 __all__ = ["ConjugateGradient"]
 
@@ -43,34 +43,42 @@ class ConjugateGradient(Solver):
         if self.iterations < 1:
             raise ValueError(f"iterations must be 1 or more, not {self.iterations}")
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
         flat = torch.finfo(vector.dtype).eps ** 0.5
-        scale = torch.linalg.vector_norm(vector)
+        scale = norm(vector, dot)
         # A right-hand side of length 1, because squares of small gradients underflow in float32.
         residual = vector * inverse(scale)
-        direction = residual
+        direction = residual.clone()  # in place from here: vectors may be large
         answer = torch.zeros_like(vector)
-        squared = torch.dot(residual, residual)
+        squared = dot(residual, residual)
         steepest = torch.zeros_like(squared)
         active = squared > 0
         for index in range(self.iterations):
             image = product(direction)
-            length = torch.linalg.vector_norm(direction)
-            steepest = torch.maximum(steepest, torch.linalg.vector_norm(image) * inverse(length))
+            length = norm(direction, dot) if index else squared.sqrt()
+            steepest = torch.maximum(steepest, norm(image, dot) * inverse(length))
             if self.damping:
                 image = image.add(direction, alpha=self.damping)
-            bend = torch.dot(direction, image)
+            bend = dot(direction, image)
             positive = bend > flat * (steepest + self.damping) * length.square()
             step = torch.where(positive & active, squared * inverse(bend), 0.0)
             if index == 0:
                 step = torch.where(positive, step, inverse(steepest + self.damping))
-            answer = torch.addcmul(answer, direction, step)
-            residual = torch.addcmul(residual, image, -step)
-            previous, squared = squared, torch.dot(residual, residual)
+            answer.addcmul_(direction, step)
+            residual.addcmul_(image, -step)
+            del image
+            previous, squared = squared, dot(residual, residual)
             active = active & positive & (squared > self.tolerance**2)
-            direction = torch.addcmul(
-                residual, direction, torch.where(active, squared * inverse(previous), 0.0)
-            )
-        # ``residual`` belongs to the damped system.
-        unsolved = torch.linalg.vector_norm(residual + self.damping * answer)
-        return Solution(answer * scale, steepest, unsolved)
+            turn = torch.where(active, squared * inverse(previous), 0.0)
+            torch.addcmul(residual, direction, turn, out=direction)
+        if self.damping:  # ``residual`` belongs to the damped system
+            residual.add_(answer, alpha=self.damping)
+        return Solution(answer.mul_(scale), steepest, norm(residual, dot))

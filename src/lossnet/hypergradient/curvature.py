@@ -47,26 +47,24 @@ class Curvature:
             generator = torch.Generator(like.device).manual_seed(0)
             vector = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
             vector /= torch.linalg.vector_norm(vector)
-            self.vector, rounds = vector.clone(), self.first
-        assert self.vector is not None
+            rounds = self.first
         for _ in range(rounds):
             image = product(vector.to(like.dtype))
             size: Tensor = torch.linalg.vector_norm(image)
             # A flat or diverged Hessian says nothing about direction: keep the one we have.
             usable = (inverse(size) > 0) & size.isfinite()
-            vector = torch.where(usable, image * inverse(size), vector)
-        self.vector.copy_(vector)  # in place: a captured step writes to this very tensor
+            # In place: a captured step writes to this very tensor.
+            vector.copy_(torch.where(usable, image * inverse(size), vector))
+        self.vector = vector  # only now: a product may fail and be made in another way
         return size
 
 
-def step_length(
-    step: Step, curvature: Curvature, damping: float, product: Product, vector: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The step ``α``, ``()``, and the ``|λ|max`` that it comes from if ``step="auto"``."""
+def step_length(step: Step, damping: float, largest: Tensor | None, like: Tensor) -> Tensor:
+    """The step ``α``, ``()``; ``auto`` needs the largest ``|λ|``."""
     if step == "auto":
-        largest = curvature.update(product, vector)
-        return inverse(largest + damping), largest
-    return torch.full((), step, dtype=vector.dtype, device=vector.device), None
+        assert largest is not None
+        return inverse(largest + damping)
+    return torch.full((), step, dtype=like.dtype, device=like.device)
 
 
 def check_step(step: Step, damping: float) -> None:

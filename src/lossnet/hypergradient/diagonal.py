@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver, check_not_negative, inverse
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver, check_not_negative, inverse
 
 __all__ = ["Diagonal"]
 
@@ -31,6 +32,7 @@ class Diagonal(Solver):
     tensor([1.0000, 0.2500])
     """
 
+    needs_parameters: ClassVar[bool] = True
     samples: int = 5
     floor: float = 0.01
     damping: float = 0.0
@@ -40,7 +42,15 @@ class Diagonal(Solver):
         if self.samples < 1:
             raise ValueError(f"samples must be 1 or more, not {self.samples}")
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
         total = torch.zeros_like(vector)
         for _ in range(self.samples):
             signs = torch.randint_like(vector, 2).mul_(2).sub_(1)

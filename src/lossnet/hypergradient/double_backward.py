@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from lossnet.hypergradient.evaluation import evaluate, first_order
+from lossnet.hypergradient.evaluation import derivatives, evaluate, first_order
+from lossnet.hypergradient.layers import Place
 
 __all__ = ["Derivatives", "DoubleBackward", "Products"]
 
@@ -22,7 +22,7 @@ class Derivatives(ABC):
         """``∂θ L``."""
 
     @abstractmethod
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
         """``∂ω (∂θ L · v)`` for each target ``ω``: ``Hv`` for ``ω = θ``, the mixed product for ``φ``."""
 
 
@@ -41,31 +41,32 @@ class DoubleBackward(Products):
     Exact, and the one evaluation means one dropout mask.  Kernels without a second derivative (cuDNN's
     recurrent nets, flash attention) need `FiniteDifference`.
 
+    Args:
+        thin: solve for the outputs of a `Layer` in place of its weights where both losses allow it and it is
+            less work; the answer is the same.
+
+    >>> import torch
     >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> derivatives = DoubleBackward().of((weight**3).sum(), [weight])
     >>> derivatives.along([torch.ones(2)], [weight])
     (tensor([ 6., 12.]),)
     """
 
-    def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Tensor]) -> Derivatives:
+    thin: bool = True
+
+    def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Place]) -> Derivatives:
         return _Graph(evaluate(inner, "inner"), parameters)
 
 
 class _Graph(Derivatives):
-    def __init__(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
-        self.device = loss.device
-        self.gradients = first_order(loss, parameters, create_graph=True)
+    def __init__(self, loss: Tensor, places: Sequence[Place]) -> None:
+        self.gradients = first_order(loss, places, create_graph=True)
 
     def gradient(self) -> tuple[Tensor, ...]:
         return tuple(gradient.detach() for gradient in self.gradients)
 
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
         # A gradient without a graph is constant: unreachable parameters, or a loss linear in them.
         pairs = [(g, v) for g, v in zip(self.gradients, direction, strict=True) if g.requires_grad]
-        if not pairs:
-            return tuple(torch.zeros_like(target) for target in targets)
-        gradients, vectors = zip(*pairs, strict=True)
-        with torch.autocast(self.device.type, enabled=False):
-            return torch.autograd.grad(
-                gradients, targets, vectors, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
+        gradients, vectors = zip(*pairs, strict=True) if pairs else ((), ())
+        return derivatives(gradients, vectors, targets)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-__all__ = ["Layout", "RandomState", "evaluate", "first_order"]
+from lossnet.hypergradient.layers import Layer, Place, places
+
+__all__ = ["Layout", "RandomState", "derivatives", "evaluate", "first_order"]
 
 
 def evaluate(loss: Tensor | Callable[[], Tensor], name: str) -> Tensor:
@@ -24,17 +27,34 @@ def evaluate(loss: Tensor | Callable[[], Tensor], name: str) -> Tensor:
     return loss
 
 
-def first_order(loss: Tensor, targets: Sequence[Tensor], create_graph: bool = False) -> tuple[Tensor, ...]:
-    """Gradients like ``targets``, 0 where the loss does not reach; the graph stays usable."""
-    with torch.autocast(loss.device.type, enabled=False):  # backward has the types of the forward pass
-        return torch.autograd.grad(
-            loss,
-            targets,
+def first_order(loss: Tensor, at: Sequence[Place], create_graph: bool = False) -> tuple[Tensor, ...]:
+    """The loss's gradient at each place; see `derivatives`."""
+    return derivatives((loss,), None, at, create_graph)
+
+
+def derivatives(
+    outputs: Sequence[Tensor],
+    directions: Sequence[Tensor] | None,
+    at: Sequence[Place],
+    create_graph: bool = False,
+) -> tuple[Tensor, ...]:
+    """``∂ (Σ output · direction)`` at each place, 0 where nothing reaches; the graph stays usable."""
+    if not outputs:
+        return tuple(map(_zeros, at))
+    with torch.autocast(outputs[0].device.type, enabled=False):  # backward has the types of the forward pass
+        found = torch.autograd.grad(
+            outputs,
+            cast("list[Tensor]", [place.output if isinstance(place, Layer) else place for place in at]),
+            directions,
             create_graph=create_graph,
             retain_graph=True,
             allow_unused=True,
-            materialize_grads=True,
         )
+    return tuple(_zeros(place) if part is None else part for part, place in zip(found, at, strict=True))
+
+
+def _zeros(place: Place) -> Tensor:
+    return place.input.new_zeros(place.shape) if isinstance(place, Layer) else torch.zeros_like(place)
 
 
 @contextmanager
@@ -81,20 +101,66 @@ class RandomState:
 
 
 class Layout:
-    """Parameters end to end in one vector ``(n,)``, in their common precision and at least float32."""
+    """Parameters end to end in one vector ``(n,)``, in their common precision and at least float32.
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    The weights of each of ``layers`` are given by a ``D`` that stands for ``Dᵀ X``: it has fewer entries, is
+    what differentiation finds, and moves the layer's output by ``X Xᵀ D``.  The inner product is still that
+    of the weights.  The *whole* vector has all parameters as they are.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], layers: Mapping[int, Layer] | None = None) -> None:
         self.parameters = tuple(parameters)
-        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.layers = dict(layers or {})
+        self.places = places(self.parameters, self.layers)
+        self.shapes = [place.shape for place in self.places]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        runs: dict[int, int] = {}  # the lengths of layers and of what is between them
+        start = 0
+        for index, size in enumerate(self.sizes):
+            start = index if index in self.layers or start in self.layers else start
+            runs[start] = runs.get(start, 0) + size
+        self.starts, self.lengths = list(runs), list(runs.values())
+        self.whole_sizes = [parameter.numel() for parameter in self.parameters]
         self.dtype = torch.float32
         for parameter in self.parameters:
             self.dtype = torch.promote_types(self.dtype, parameter.dtype)
+        with torch.autocast(self.parameters[0].device.type, enabled=False):
+            inputs = {index: layer.input.to(self.dtype) for index, layer in self.layers.items()}
+            self.grams = {index: matrix @ matrix.T for index, matrix in inputs.items()}
 
-    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors like the parameters as a vector."""
-        return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in tensors])
+    def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The vector of a gradient at each place."""
+        return torch.cat([gradient.reshape(-1).to(self.dtype) for gradient in gradients])
 
     def split(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """A vector as tensors like the parameters."""
-        parts = zip(vector.split(self.sizes), self.parameters, strict=True)
-        return tuple(part.view(parameter.shape).to(parameter.dtype) for part, parameter in parts)
+        """How a vector moves each place."""
+        parts = vector.split_with_sizes(self.sizes)
+        moves = [self._move(index, part).view(self.shapes[index]) for index, part in enumerate(parts)]
+        return tuple(move.to(like.dtype) for move, like in zip(moves, self.parameters, strict=True))
+
+    def dot(self, first: Tensor, second: Tensor) -> Tensor:
+        """The inner product of two vectors, ``()``."""
+        if not self.layers:
+            return torch.dot(first, second)
+        pairs = zip(first.split_with_sizes(self.lengths), second.split_with_sizes(self.lengths), strict=True)
+        indexed = zip(self.starts, pairs, strict=True)
+        return torch.stack([torch.dot(a, self._move(index, b)) for index, (a, b) in indexed]).sum()
+
+    def flatten_whole(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The whole vector of a gradient at each place."""
+        indexed = enumerate(gradients)
+        return self.flatten(
+            [self.layers[i].weights(part) if i in self.layers else part for i, part in indexed]
+        )
+
+    def split_whole(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """How a whole vector moves each place."""
+        parts = zip(vector.split(self.whole_sizes), self.parameters, strict=True)
+        changes = [part.view(parameter.shape).to(parameter.dtype) for part, parameter in parts]
+        indexed = enumerate(changes)
+        return tuple(self.layers[i].move(part) if i in self.layers else part for i, part in indexed)
+
+    def _move(self, index: int, part: Tensor) -> Tensor:
+        if index not in self.layers:
+            return part
+        return (self.grams[index] @ part.view(self.shapes[index])).view(-1)

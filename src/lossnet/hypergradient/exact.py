@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver, check_not_negative, inverse
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver, check_not_negative, inverse
 
 __all__ = ["Exact"]
 
@@ -27,12 +28,21 @@ class Exact(Solver):
     tensor([ 0.5000,  0.0000, -1.0000])
     """
 
+    needs_parameters: ClassVar[bool] = True
     damping: float = 0.0
 
     def __post_init__(self) -> None:
         check_not_negative(damping=self.damping)
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
         size = len(vector)
         units = torch.eye(size, dtype=vector.dtype, device=vector.device)
         hessian = torch.stack([product(unit) for unit in units])

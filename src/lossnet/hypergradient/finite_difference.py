@@ -11,6 +11,7 @@ from torch import Tensor
 from lossnet.hypergradient.base import inverse
 from lossnet.hypergradient.double_backward import Derivatives, Products
 from lossnet.hypergradient.evaluation import Layout, RandomState, evaluate, first_order
+from lossnet.hypergradient.layers import Place
 
 __all__ = ["FiniteDifference"]
 
@@ -55,12 +56,12 @@ class _Differences(Derivatives):
         self.inner = inner
         self.layout = Layout(parameters)
         self.epsilon = epsilon or torch.finfo(self.layout.dtype).eps ** (1 / 3)
-        self.random = RandomState(parameters[0])
+        self.random: RandomState | None = None
 
     def gradient(self) -> tuple[Tensor, ...]:
         return self._gradients(self.layout.parameters)
 
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
         vector = self.layout.flatten(direction)
         length = torch.linalg.vector_norm(vector)
         change = self.layout.split(vector * (self.epsilon * inverse(length)))
@@ -76,9 +77,15 @@ class _Differences(Derivatives):
         scale = length / (2 * self.epsilon)
         return tuple(((a - b) * scale).to(a.dtype) for a, b in zip(ahead, behind, strict=True))
 
-    def _gradients(self, targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _gradients(self, targets: Sequence[Place]) -> tuple[Tensor, ...]:
+        now = RandomState(self.layout.parameters[0])
+        if self.random is None:  # the first evaluation goes on from here, as if it were the only one
+            self.random = now
+            return first_order(evaluate(self.inner, "inner"), targets)
         self.random.restore()
-        return first_order(evaluate(self.inner, "inner"), targets)
+        found = first_order(evaluate(self.inner, "inner"), targets)
+        now.restore()  # a solver may draw numbers too, and must not get the same ones again
+        return found
 
     def _move(self, values: Sequence[Tensor]) -> None:
         # Through ``data`` and in place: graphs made before stay valid, cuDNN's packed weights stay packed.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver
 from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
 
 __all__ = ["Identity"]
@@ -21,7 +22,6 @@ class Identity(Solver):
         damping: added to the diagonal of ``H``; counts for ``step="auto"`` only.
         curvature: what estimates ``|λ|max``.
 
-    >>> import torch
     >>> Identity(step=0.5).solve(lambda v: v, torch.ones(2)).vector
     tensor([0.5000, 0.5000])
     """
@@ -33,6 +33,17 @@ class Identity(Solver):
     def __post_init__(self) -> None:
         check_step(self.step, self.damping)
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
-        step, largest = step_length(self.step, self.curvature, self.damping, product, vector)
-        return Solution(step * vector, largest)
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
+        largest = self.estimate(product, vector) if largest is None else largest
+        return Solution(step_length(self.step, self.damping, largest, vector) * vector, largest)
+
+    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
+        return self.curvature.update(product, like) if self.step == "auto" else None

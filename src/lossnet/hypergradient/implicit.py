@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Solver, check_not_negative, inverse
+from lossnet.hypergradient.base import Solver, check_not_negative, inverse, norm
 from lossnet.hypergradient.double_backward import DoubleBackward, Products
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
 from lossnet.hypergradient.finite_difference import FiniteDifference
+from lossnet.hypergradient.layers import Layer, places, thin_layers
 from lossnet.hypergradient.neumann import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
@@ -81,17 +83,18 @@ def implicit_gradient(
     _check_parameters(inner_params, "inner")
     _check_parameters(outer_params, "outer")
     solver = Neumann() if solver is None else solver
-    firsts = first_order(evaluate(outer, "outer"), (*inner_params, *outer_params))
-    explicit = firsts[len(inner_params) :]
-    layout = Layout(inner_params)
-    with torch.no_grad():
-        vector = layout.flatten(firsts[: len(inner_params)])
-    rest = (inner, layout, outer_params, vector, solver, residual)
+    loss, first_try = evaluate(outer, "outer"), products or DoubleBackward()
+    thin = isinstance(first_try, DoubleBackward) and first_try.thin and not solver.needs_parameters
+    layers = thin_layers(loss, inner_params) if thin else {}
+    firsts = first_order(loss, (*places(inner_params, layers), *outer_params))
+    del loss  # and its graph, unless somebody else keeps it
+    slope, explicit = _Slope(firsts[: len(inner_params)], layers), firsts[len(inner_params) :]
+    rest = (inner, inner_params, outer_params, slope, solver, residual)
     if products is not None:
-        mixed, curvature, unsolved = _implicit(products, *rest)
+        implicit, curvature, unsolved = _implicit(products, *rest)
     else:
         try:
-            mixed, curvature, unsolved = _implicit(DoubleBackward(), *rest)
+            implicit, curvature, unsolved = _implicit(DoubleBackward(), *rest)
         except RuntimeError as error:
             if not _lacks_second_derivative(error):
                 raise
@@ -101,9 +104,8 @@ def implicit_gradient(
                     "the loss, for finite differences, or make the loss inside "
                     "torch.backends.cudnn.flags(enabled=False) or sdpa_kernel(SDPBackend.MATH)"
                 ) from error
-            mixed, curvature, unsolved = _implicit(FiniteDifference(), *rest)
+            implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
     with torch.no_grad():
-        implicit = tuple(-part for part in mixed)
         explicit_norm, implicit_norm = _norm(explicit), _norm(implicit)
         cosine = _dot(explicit, implicit) * inverse(explicit_norm) * inverse(implicit_norm)
         if ratio is not None:
@@ -128,31 +130,64 @@ def cap(implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float) ->
     return tuple(torch.where(length.isfinite(), part * scale, 0.0).to(part.dtype) for part in implicit)
 
 
+@dataclass(frozen=True)
+class _Slope:
+    """``∂θ L_outer``, at the outputs of ``layers`` in place of their weights."""
+
+    gradients: tuple[Tensor, ...]
+    layers: dict[int, Layer]
+
+    def common(self, layers: dict[int, Layer]) -> dict[int, Layer]:
+        """Those of the layers where this gradient has the same form."""
+        shared = [index for index in layers if index in self.layers]
+        return {index: layers[index] for index in shared if layers[index].has_input_of(self.layers[index])}
+
+    def at(self, layers: dict[int, Layer]) -> list[Tensor]:
+        """The gradient at the outputs of these layers only."""
+        own = {index: layer for index, layer in self.layers.items() if index not in layers}
+        return [own[i].weights(part) if i in own else part for i, part in enumerate(self.gradients)]
+
+
 def _implicit(
     products: Products,
     inner: Tensor | Callable[[], Tensor],
-    layout: Layout,
+    inner_params: tuple[Tensor, ...],
     outer_params: tuple[Tensor, ...],
-    vector: Tensor,
+    slope: _Slope,
     solver: Solver,
     residual: bool,
 ) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
-    """The mixed product ``∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and residual."""
-    derivatives = products.of(inner, layout.parameters)
+    """``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and residual."""
+    layout = Layout(inner_params)
+    if isinstance(products, DoubleBackward):
+        inner = evaluate(inner, "inner")
+        if slope.layers:
+            layout = Layout(inner_params, slope.common(thin_layers(inner, inner_params)))
+        derivatives = products.of(inner, layout.places)
+    else:
+        derivatives = products.of(inner, inner_params)
 
     def product(direction: Tensor) -> Tensor:
-        return layout.flatten(derivatives.along(layout.split(direction), layout.parameters))
+        return layout.flatten(derivatives.along(layout.split(direction), layout.places))
 
-    with torch.no_grad():
+    def whole_product(direction: Tensor) -> Tensor:
+        return layout.flatten_whole(derivatives.along(layout.split_whole(direction), layout.places))
+
+    plain = torch.autocast(inner_params[0].device.type, enabled=False)
+    with torch.no_grad(), plain:
+        vector = layout.flatten(slope.at(layout.layers))
+    # Finite differences evaluate the inner loss, as the caller would.
+    with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
         gradient = layout.flatten(derivatives.gradient()) if solver.needs_gradient else None
-        solution = solver.solve(product, vector, gradient)
-        direction, unsolved = layout.split(solution.vector), solution.residual
+        largest = solver.estimate(whole_product, vector.new_empty(()).expand(sum(layout.whole_sizes)))
+        solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
+        direction, unsolved = layout.split(-solution.vector), solution.residual
         if not residual or unsolved is not None:
             return derivatives.along(direction, outer_params), solution.curvature, unsolved
-        both = derivatives.along(direction, (*layout.parameters, *outer_params))
-        count = len(layout.parameters)
+        both = derivatives.along(direction, (*layout.places, *outer_params))
+        count = len(layout.places)
         image = layout.flatten(both[:count])
-        unsolved = torch.linalg.vector_norm(image - vector) * inverse(torch.linalg.vector_norm(vector))
+        unsolved = norm(image + vector, layout.dot) * inverse(norm(vector, layout.dot))
         return both[count:], solution.curvature, unsolved
 
 
@@ -179,4 +214,5 @@ def _norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _dot(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
-    return torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum()
+    pairs = zip(first, second, strict=True)
+    return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]).sum()

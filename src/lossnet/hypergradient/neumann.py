@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver, check_not_negative
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver, check_not_negative, norm
 from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
 
 __all__ = ["Neumann"]
@@ -43,18 +43,31 @@ class Neumann(Solver):
         check_not_negative(terms=self.terms)
         check_step(self.step, self.damping)
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
-        step, largest = step_length(self.step, self.curvature, self.damping, product, vector)
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
+        largest = self.estimate(product, vector) if largest is None else largest
+        step = step_length(self.step, self.damping, largest, vector)
         dtype = vector.dtype
-        bound = torch.linalg.vector_norm(vector) * (1 + torch.finfo(dtype).eps ** 0.5)
-        term, total = vector, vector.clone()
+        bound = norm(vector, dot) * (1 + torch.finfo(dtype).eps ** 0.5)
+        term, total = vector.clone(), vector.clone()  # in place from here: vectors may be large
         going = torch.ones_like(step)
         for _ in range(self.terms):
             image = product(term)
             if self.damping:
                 image = image.add(term, alpha=self.damping)
             # Once the sum has ended the term stands still, lest it overflow.
-            term = torch.addcmul(term, image, -step * going)
-            going = going * (torch.linalg.vector_norm(term) <= bound).to(dtype)
+            term.addcmul_(image, -step * going)
+            del image
+            going = going * (norm(term, dot) <= bound).to(dtype)
             total.addcmul_(term, going)
         return Solution(total.mul_(step), largest)
+
+    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
+        return self.curvature.update(product, like) if self.step == "auto" else None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solution, Solver
+from lossnet.hypergradient.base import Dot, Product, Solution, Solver
 
 __all__ = ["RankOne"]
 
@@ -35,8 +35,16 @@ class RankOne(Solver):
         if not self.damping > 0:
             raise ValueError(f"damping must be above 0, not {self.damping}: a rank-one matrix has no inverse")
 
-    def solve(self, product: Product, vector: Tensor, gradient: Tensor | None = None) -> Solution:
+    def solve(
+        self,
+        product: Product,
+        vector: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        dot: Dot = torch.dot,
+        largest: Tensor | None = None,
+    ) -> Solution:
         if gradient is None:
             raise ValueError("RankOne.solve needs the inner gradient")
-        share = torch.dot(gradient, vector) / (self.damping + torch.dot(gradient, gradient))
+        share = dot(gradient, vector) / (self.damping + dot(gradient, gradient))
         return Solution(torch.addcmul(vector, gradient, -share) / self.damping)

@@ -1,0 +1,124 @@
+"""Linear layers with a constant input: the gradients of their weights are products of two thin matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+__all__ = ["Layer", "Place", "places", "thin_layers"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``Z = X Wᵀ`` (and perhaps a bias), the only use that a loss makes of ``W``, where ``X`` is constant.
+
+    Then every gradient of ``W``, of whatever order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W``
+    acts only through ``Z``.  A network's first layer is of this kind, and often holds most of its weights.
+
+    Attributes:
+        output: where the graph has ``Z``, ``(rows, outputs)``.
+        input: ``X``, ``(rows, inputs)``.
+        outputs: the number of outputs.
+        version: of ``X`` when the graph was made.
+    """
+
+    output: GradientEdge
+    input: Tensor
+    outputs: int
+    version: int
+
+    def weights(self, gradient: Tensor) -> Tensor:
+        """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
+        if self.input._version != self.version:
+            raise RuntimeError(
+                "a layer's input was changed in place after the outer loss was evaluated: "
+                "leave it alone, or pass products=DoubleBackward(thin=False)"
+            )
+        return gradient.T @ self.input
+
+    def move(self, weights: Tensor) -> Tensor:
+        """How ``Z`` changes with a change of ``W``."""
+        return self.input @ weights.T
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of ``Z``."""
+        return torch.Size((len(self.input), self.outputs))
+
+    def has_input_of(self, other: Layer) -> bool:
+        """Whether both layers read the very same memory, unchanged in between."""
+        mine, its = self.input, other.input
+        same_kind = (mine.shape, mine.stride(), mine.dtype) == (its.shape, its.stride(), its.dtype)
+        return same_kind and mine.data_ptr() == its.data_ptr() and self.version == other.version
+
+
+#: where a derivative is taken: at a parameter, or at the output of a layer in place of its weights
+Place = Tensor | Layer
+
+
+def places(parameters: Sequence[Tensor], layers: Mapping[int, Layer]) -> tuple[Place, ...]:
+    """The parameters, with layers in place of their weights."""
+    return tuple(layers.get(index, parameter) for index, parameter in enumerate(parameters))
+
+
+def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
+    """The layers, by the index of their weights, that have so few rows that ``D`` is better to work with.
+
+    Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  Weights used
+    twice, cast by autocast or hidden in compiled code are not found, and nothing is lost but time.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.Linear(3, 1))
+    >>> loss = net(torch.ones(2, 8)).sum()
+    >>> [(index, layer.input.shape) for index, layer in thin_layers(loss, list(net.parameters())).items()]
+    [(0, torch.Size([2, 8]))]
+    """
+    users = _users(loss)
+    layers = {}
+    for index, parameter in enumerate(parameters):
+        edge = get_gradient_edge(parameter)
+        transposed = users.get((edge.node, edge.output_nr), [])
+        if [node.name() for node in transposed] != ["TBackward0"]:
+            continue
+        products = users.get((transposed[0], 0), [])
+        if len(products) != 1:
+            continue
+        source = _constant_input(products[0], transposed[0])
+        if source is None:
+            continue
+        rows, outputs = len(source), len(parameter)
+        if 2 * rows <= source.shape[1] and rows <= outputs:
+            layers[index] = Layer(GradientEdge(products[0], 0), source, outputs, source._version)
+    return layers
+
+
+def _users(loss: Tensor) -> dict[tuple[Node, int], list[Node]]:
+    """For each value in the loss's graph the nodes that read it, once for each time."""
+    users: dict[tuple[Node, int], list[Node]] = {}
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for source, index in node.next_functions:
+            if source is not None:
+                users.setdefault((source, index), []).append(node)
+                waiting.append(source)
+    return users
+
+
+def _constant_input(product: Node, weights: Node) -> Tensor | None:
+    """``X`` if the node is ``X Wᵀ`` or ``X Wᵀ + bias`` and ``X`` needs no gradient."""
+    *_, (first, _), (second, _) = [(None, 0), (None, 0), *product.next_functions]
+    if first is not None or second is not weights:
+        return None
+    source: Tensor | None = None
+    if product.name() == "MmBackward0":
+        source = getattr(product, "_saved_self", None)
+    if product.name() == "AddmmBackward0" and getattr(product, "_saved_alpha", None) == 1:
+        source = getattr(product, "_saved_mat1", None)
+    return source

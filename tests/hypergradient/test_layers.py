@@ -1,0 +1,307 @@
+"""Layers with a constant input: the same answers from smaller vectors."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lossnet.hypergradient import (
+    ConjugateGradient,
+    Curvature,
+    Diagonal,
+    DoubleBackward,
+    Exact,
+    FiniteDifference,
+    Identity,
+    Neumann,
+    RankOne,
+    implicit_gradient,
+)
+from lossnet.hypergradient.evaluation import Layout
+from lossnet.hypergradient.layers import thin_layers
+
+INPUTS, OUTPUTS, ROWS = 20, 6, 5
+WHOLE = OUTPUTS * INPUTS + OUTPUTS + 2 * OUTPUTS + 2
+THIN = OUTPUTS * ROWS + OUTPUTS + 2 * OUTPUTS + 2
+
+
+class Problem:
+    """A network whose first layer is wide, an energy of its output, and a cost."""
+
+    def __init__(self, bias=True, shape=(ROWS,)):
+        torch.manual_seed(0)
+        self.x = torch.randn(*shape, INPUTS).double()
+        self.y = (torch.rand(*shape, 2) > 0.5).double()
+        first = nn.Linear(INPUTS, OUTPUTS, bias=bias)
+        self.net = nn.Sequential(first, nn.Softplus(), nn.Linear(OUTPUTS, 2)).double()
+        self.theta = list(self.net.parameters())
+        self.phi = [torch.randn(4, 2).double().requires_grad_(), torch.randn(4).double().requires_grad_()]
+
+    def energy(self, y):
+        return (F.softplus(y @ self.phi[0].T) @ self.phi[1]).mean()
+
+    def inner(self, logits=None):
+        logits = self.net(self.x) if logits is None else logits
+        return self.energy(logits.sigmoid()) + F.binary_cross_entropy_with_logits(logits, self.y)
+
+    def outer(self, logits=None):
+        predicted = (self.net(self.x) if logits is None else logits).sigmoid()
+        return (predicted - self.y).square().mean() + self.energy(self.y)
+
+    def gradient(self, solver, live=False, thin=True, **options):
+        logits = self.net(self.x)
+        outer, inner = (self.outer(logits), self.inner(logits)) if live else (self.outer, self.inner)
+        options = {"products": DoubleBackward(thin=thin), **options}
+        return implicit_gradient(outer, inner, self.theta, self.phi, solver, **options)
+
+
+class Spy(Identity):
+    """Notes the length of the vector that it is given."""
+
+    def solve(self, product, vector, gradient=None, **options):
+        self.curvature.seen = len(vector)
+        return super().solve(product, vector, gradient, **options)
+
+
+def unknowns(outer, inner, theta, phi, **options):
+    solver = Spy(0.1)
+    found = implicit_gradient(outer, inner, theta, phi, solver, **options)
+    expected = implicit_gradient(outer, inner, theta, phi, Identity(0.1), products=DoubleBackward(thin=False))
+    torch.testing.assert_close(found.gradients, expected.gradients)
+    return solver.curvature.seen
+
+
+SOLVERS = [
+    lambda: Identity(0.3),
+    lambda: Identity(),
+    lambda: Neumann(4, 0.3),
+    lambda: Neumann(4, 50.0),  # diverges: the sum ends early
+    lambda: Neumann(4, damping=0.1),
+    lambda: ConjugateGradient(4),
+    lambda: ConjugateGradient(4, damping=0.1),
+    lambda: RankOne(),
+    lambda: Exact(damping=0.1),
+]
+
+
+@pytest.mark.parametrize("make", SOLVERS, ids=lambda make: repr(make()))
+@pytest.mark.parametrize("live", [True, False], ids=["live", "callable"])
+@pytest.mark.parametrize("shape", [(ROWS,), (2, 2)], ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_answers_are_those_of_the_weights(make, live, shape, bias):
+    problem = Problem(bias, shape)
+    found, expected = (problem.gradient(make(), live, thin, residual=True) for thin in (True, False))
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.implicit, expected.implicit, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.residual, expected.residual, rtol=1e-7, atol=1e-9)
+    if expected.curvature is not None:
+        torch.testing.assert_close(found.curvature, expected.curvature, rtol=1e-9, atol=1e-12)
+    assert expected.implicit_norm > 1e-6
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "callable"])
+def test_vectors_are_shorter(live):
+    problem, solver = Problem(), Spy(0.1)
+    problem.gradient(solver, live)
+    assert solver.curvature.seen == THIN
+    problem.gradient(solver, live, thin=False)
+    assert solver.curvature.seen == WHOLE
+
+
+def test_rows_may_be_equal_or_zero():
+    problem = Problem()
+    problem.x = problem.x[[0, 0, 1, 1, 1]] * torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]).double().unsqueeze(1)
+    for solver in (ConjugateGradient(30, damping=0.1), Neumann(30, 0.3)):
+        found, expected = (problem.gradient(solver, thin=thin) for thin in (True, False))
+        torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_solvers_that_look_at_parameters_get_all_of_them():
+    problem = Problem()
+    for solver in (Diagonal(3), Exact()):
+        torch.manual_seed(1)
+        found = problem.gradient(solver)
+        torch.manual_seed(1)
+        expected = problem.gradient(solver, thin=False)
+        assert torch.equal(found.gradients[0], expected.gradients[0])
+
+
+def test_curvature_is_carried_in_the_parameters_from_batch_to_batch():
+    """Another batch has other rows, perhaps fewer; a direction in the weights means the same in both."""
+    found, expected = [], []
+    for estimates, thin in ((found, True), (expected, False)):
+        problem, solver = Problem(), Neumann(2)
+        for rows in (5, 5, 4, 15):
+            problem.x, problem.y = (
+                torch.ones(rows, INPUTS).double().cumsum(0) / rows,
+                torch.ones(rows, 2).double(),
+            )
+            estimates.append(problem.gradient(solver, thin=thin).curvature)
+            assert solver.curvature.vector.shape == (WHOLE,)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_penalty_on_the_weights_takes_the_whole_way():
+    problem = Problem()
+    decay = lambda: sum(part.square().sum() for part in problem.theta)  # noqa: E731
+    rest = (problem.theta, problem.phi)
+    assert unknowns(problem.outer, problem.inner, *rest) == THIN
+    assert unknowns(problem.outer, lambda: problem.inner() + decay(), *rest) == WHOLE
+    assert unknowns(lambda: problem.outer() + decay(), problem.inner, *rest) == WHOLE
+
+
+def test_other_rows_in_the_outer_loss_take_the_whole_way():
+    problem, other = Problem(), torch.randn(4, INPUTS).double()
+    outer = lambda: problem.net(other).square().mean()  # noqa: E731
+    assert unknowns(outer, problem.inner, problem.theta, problem.phi) == WHOLE
+    equal = problem.x.clone()  # the same values, but who knows for how long
+    outer = lambda: problem.net(equal).square().mean()  # noqa: E731
+    assert unknowns(outer, problem.inner, problem.theta, problem.phi) == WHOLE
+
+
+def test_rows_that_change_on_the_way_are_noticed():
+    problem = Problem()
+
+    def inner():
+        problem.x.mul_(2)
+        return problem.inner()
+
+    with pytest.raises(RuntimeError, match="changed in place"):
+        implicit_gradient(problem.outer, inner, problem.theta, problem.phi, Identity(0.1))
+
+
+def test_parameters_that_the_outer_loss_does_not_reach_take_the_whole_way():
+    problem = Problem()
+    outer = lambda: problem.theta[-1].square().sum()  # noqa: E731
+    assert unknowns(outer, problem.inner, problem.theta, problem.phi) == WHOLE
+
+
+def test_weights_may_be_inner_and_outer():
+    problem = Problem()
+    rest = (problem.theta, [problem.theta[0], *problem.phi])
+    assert unknowns(problem.outer, problem.inner, *rest) == THIN
+
+
+def test_a_loss_linear_in_the_layer_has_no_second_derivative():
+    layer, phi = nn.Linear(INPUTS, OUTPUTS), torch.ones(OUTPUTS, requires_grad=True)
+    x = torch.randn(ROWS, INPUTS)
+    theta = list(layer.parameters())
+    inner = (layer(x) * phi).sum()
+    found = implicit_gradient(layer(x).square().sum(), inner, theta, [phi], Neumann(2), residual=True)
+    assert found.curvature == 0
+    constant = layer(x).sum() + phi.sum()
+    flat = implicit_gradient(layer(x).square().sum(), constant, theta, [phi], Neumann(2, 0.1))
+    assert flat.implicit_norm == 0
+
+
+def not_thin():
+    x, weight = torch.randn(ROWS, INPUTS), torch.randn(OUTPUTS, INPUTS, requires_grad=True)
+    many, bias = torch.randn(INPUTS, INPUTS), torch.zeros(OUTPUTS)
+    transposed = weight.t()
+    yield "many rows", many @ weight.t(), weight
+    yield "few outputs", x @ weight[:2].t(), weight
+    yield "used twice", x @ weight.t() + F.linear(x, weight), weight
+    yield "transposed once, used twice", x @ transposed + (2 * x) @ transposed, weight
+    yield "a live input", F.linear(x.clone().requires_grad_(), weight), weight
+    yield "a factor", torch.addmm(bias, x, weight.t(), alpha=2.0), weight
+    yield "changed before", F.linear(x, weight.exp()), weight
+    yield "not reached", torch.randn(3, requires_grad=True), weight
+    yield "no matrix", x.sum() * weight, weight
+    yield "on the left", weight @ x.t(), weight
+
+
+@pytest.mark.parametrize("case", not_thin(), ids=lambda case: case[0])
+def test_other_uses_are_left_alone(case):
+    _, output, weight = case
+    assert thin_layers(output.sum(), [weight]) == {}
+
+
+def test_the_layer_is_read_from_the_graph():
+    x, weight = torch.randn(ROWS, INPUTS), torch.randn(OUTPUTS, INPUTS, requires_grad=True)
+    for output in (F.linear(x, weight), F.linear(x, weight, torch.ones(OUTPUTS)), x @ weight.t()):
+        (layer,) = thin_layers(output.square().sum(), [torch.ones(2, requires_grad=True), weight]).values()
+        assert layer.input is x
+        assert layer.shape == output.shape
+        expected, found = (torch.autograd.grad(output.square().sum(), at, retain_graph=True)[0]
+                           for at in (weight, [layer.output]))  # fmt: skip
+        torch.testing.assert_close(layer.weights(found), expected)
+        torch.testing.assert_close(layer.move(weight), x @ weight.t())
+
+
+def test_finite_differences_get_the_gradient_of_the_weights():
+    """They are chosen only after the outer gradient was taken at the layer's output."""
+
+    class Complaint(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise RuntimeError("the derivative is not implemented")
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.save_for_backward(x)
+            return x.square()
+
+        @staticmethod
+        def backward(context, gradient):
+            return Complaint.apply(2 * context.saved_tensors[0] * gradient)
+
+    problem, solver = Problem(), ConjugateGradient(3)
+    outer = lambda: problem.net(problem.x).square().mean()  # noqa: E731
+    inner = lambda square: (square(problem.net(problem.x)) * problem.phi[0].exp().sum()).mean()  # noqa: E731
+    rest = (problem.theta, problem.phi[:1], solver)
+    found = implicit_gradient(outer, lambda: inner(Square.apply), *rest)
+    expected = implicit_gradient(outer, lambda: inner(torch.square), *rest)
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-5, atol=1e-7)
+    chosen = implicit_gradient(outer, lambda: inner(Square.apply), *rest, products=FiniteDifference())
+    torch.testing.assert_close(found.gradients, chosen.gradients)
+
+
+def test_autocast_does_not_touch_a_graph_made_in_full_precision():
+    problem = Problem()
+    logits = problem.net(problem.x)
+    outer, inner = problem.outer(logits), problem.inner(logits)
+    for solver in (Neumann(3, 0.3), Neumann(3, curvature=Curvature(first=2)), ConjugateGradient(3)):
+        plain = implicit_gradient(outer, inner, problem.theta, problem.phi, solver)
+        if isinstance(solver, Neumann):
+            solver.curvature.vector = None
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = implicit_gradient(outer, inner, problem.theta, problem.phi, solver)
+        assert torch.equal(found.gradients[0], plain.gradients[0])
+
+
+def test_half_precision_is_solved_in_single_precision():
+    problem = Problem()
+    expected = problem.gradient(ConjugateGradient(3, damping=0.1))
+    problem.net.bfloat16()
+    problem.x, problem.y = problem.x.bfloat16(), problem.y.bfloat16()
+    problem.phi = [part.detach().bfloat16().requires_grad_() for part in problem.phi]
+    found = problem.gradient(ConjugateGradient(3, damping=0.1))
+    assert found.residual.dtype == torch.float32
+    for one, other in zip(found.gradients, expected.gradients, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("thin", [(), (0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+def test_vectors_of_several_layers_have_the_inner_product_of_the_weights(thin):
+    torch.manual_seed(0)
+    nets = [nn.Linear(INPUTS, OUTPUTS, bias=False) for _ in range(3)]
+    inputs = [torch.randn(ROWS, INPUTS) for _ in nets]
+    loss = sum(net(x).square().sum() for net, x in zip(nets, inputs, strict=True))
+    weights = [net.weight for net in nets]
+    layers = {index: layer for index, layer in thin_layers(loss, weights).items() if index in thin}
+    assert set(layers) == set(thin)
+    layout, whole = Layout(weights, layers), Layout(weights)
+    pairs = [[torch.randn(place.shape) for place in layout.places] for _ in range(2)]
+    dense = [layout.flatten_whole(parts) for parts in pairs]
+    torch.testing.assert_close(layout.dot(*map(layout.flatten, pairs)), torch.dot(*dense))
+    assert layout.split_whole(dense[0])[0].shape == layout.places[0].shape
+    for moved, expected in zip(
+        layout.split(layout.flatten(pairs[0])), layout.split_whole(dense[0]), strict=True
+    ):
+        torch.testing.assert_close(moved, expected)
+    torch.testing.assert_close(whole.dot(*dense), torch.dot(*dense))
