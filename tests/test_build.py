@@ -17,6 +17,7 @@ CLASSES = {
     ("infnet", "perceptron"): methods.InfNet,
     ("seal-static", "nce"): methods.SEALStatic,
     ("seal", "nce"): methods.SEAL,
+    ("implicit", "cd"): methods.Implicit,
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from lossnet import settings as room
-from lossnet.build import build
+from lossnet.build import build, default_loss
 from lossnet.settings import (
     RecipeError,
     Settings,
@@ -42,7 +42,8 @@ def test_every_recipe_loads_and_builds(name):
     assert name.removesuffix("-none").find(names["method"]) > 0
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
-    assert build(**names, settings=small, inputs=3, labels=2).predictors
+    loss = names.get("loss", default_loss(names["method"]))
+    assert build(names["method"], loss, small, inputs=3, labels=2).predictors
 
 
 def test_there_are_recipes_for_the_papers_tables():

@@ -8,10 +8,12 @@ from typing import Any
 
 from lossnet import losses
 from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.hypergradient import ConjugateGradient, Diagonal, Identity, Neumann, RankOne, Solver
 from lossnet.inference import GradientInference
 from lossnet.losses import Asymmetric, EnergyLoss, Margin, Regression, TaskLoss
-from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, InfNet, Method, NCEEnergy, SEALStatic
+from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, Implicit, InfNet, Method, NCEEnergy, SEALStatic
 from lossnet.nets import MLP
+from lossnet.scores import F1
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel
 
@@ -25,6 +27,14 @@ ENERGY_LOSSES: dict[str, Callable[[Settings], EnergyLoss]] = {
     "nce": lambda s: losses.NCE(s.samples),
     "ranking": lambda s: losses.Ranking(s.samples),
     "cd": lambda s: losses.CD(s.samples),
+}
+
+SOLVERS: dict[str, Callable[[Settings], Solver]] = {
+    "identity": lambda s: Identity(),
+    "neumann": lambda s: Neumann(s.solver_terms),
+    "conjugate-gradient": lambda s: ConjugateGradient(s.solver_terms),
+    "diagonal": lambda s: Diagonal(s.solver_terms),
+    "rank-one": lambda s: RankOne(),
 }
 
 
@@ -52,6 +62,10 @@ METHODS = {
     "seal": MethodEntry(
         ("nce", "margin", "regression", "regression-s", "ranking", "cd"),
         "energy and task net trained in turn",
+    ),
+    "implicit": MethodEntry(
+        ("nce", "margin", "regression", "cd"),
+        "seal, with an energy that sees what the task net will make of it",
     ),
 }
 
@@ -102,6 +116,22 @@ class _Builder:
         if method == "seal":
             loss = ENERGY_LOSSES[self.loss](s)
             return SEAL(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
+        if method == "implicit":
+            # The paper's L_NCE has the cost in its exponents, which SEAL's has not.
+            loss = losses.NCE(s.samples, F1()) if self.loss == "nce" else ENERGY_LOSSES[self.loss](s)
+            return Implicit(
+                self.task_net(),
+                self.energy(),
+                self.space,
+                loss,
+                self.task_loss(),
+                **steps,
+                through=s.implicit_through,
+                solver=SOLVERS[s.solver](s),
+                weight=s.implicit_weight,
+                ratio=s.implicit_cap or None,
+                every=s.implicit_every or s.energy_steps,
+            )
         if method == "seal-static":
             teacher = {"margin": "spen", "regression": "dvn", "nce": "nce-energy"}[self.loss]
             return SEALStatic(

@@ -133,6 +133,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": metrics,
+        "measured": _mean_measured(history),
         "seconds": round(max(time.monotonic() - started, trainer.seconds), 2),
         "steps": trainer.steps_taken,
         "epochs": len(history),
@@ -197,6 +198,19 @@ def find_device(name: str) -> str:
     except RuntimeError as error:
         raise ValueError(f"device {name!r}: use cpu, cuda or auto") from error
     return name
+
+
+def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """What updates measured, averaged over the epochs that have it."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for entry in history:
+        for network, readings in entry["measured"].items():
+            for quantity, value in readings.items():
+                values.setdefault(network, {}).setdefault(quantity, []).append(value)
+    return {
+        network: {quantity: sum(found) / len(found) for quantity, found in readings.items()}
+        for network, readings in values.items()
+    }
 
 
 def _placed(data: MultiLabelData, device: str) -> Dataset:

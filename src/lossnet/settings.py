@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 
+from lossnet.methods.implicit import Through
+
 __all__ = [
     "RecipeError",
     "Settings",
@@ -42,6 +44,13 @@ class Settings:
         perturb_std: standard deviation of regression-s's noise on the logits.
         energy_steps: energy steps on each batch, n_E.
         task_steps: task-net steps on each batch, n_T.
+        implicit_weight: μ, the weight of the implicit term in the energy's gradient.
+        implicit_cap: largest norm of the implicit term, in norms of the explicit one; 0 for no cap.
+        implicit_every: the implicit term is part of each so-many-th energy step on a batch; 0 for the last.
+        implicit_through: where the task net enters the primary loss: the cost of its prediction alone,
+            the candidates, or everything, the literal reading of the paper.
+        solver: what stands for the inverse Hessian in the implicit term.
+        solver_terms: Hessian products of the solver.
         energy_lr: learning rate of the energy.
         task_lr: learning rate of the task net.
         weight_decay: AdamW's weight decay.
@@ -74,6 +83,12 @@ class Settings:
     perturb_std: float = 1.0
     energy_steps: int = 1
     task_steps: int = 1
+    implicit_weight: float = 1000.0
+    implicit_cap: float = 5.0
+    implicit_every: int = 0
+    implicit_through: Through = "cost"
+    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = "identity"
+    solver_terms: int = 5
     energy_lr: float = 1e-3
     task_lr: float = 1e-3
     weight_decay: float = 1e-5
@@ -106,14 +121,16 @@ class Settings:
                 raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
         positive = ["task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"]
         positive += ["batch_size", "epochs", "patience", "samples", "inference_candidates", "clip"]
-        positive += ["energy_lr", "task_lr", "energy_steps", "task_steps"]
+        positive += ["energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"]
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("task_dropout", "energy_dropout", "plateau_factor"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        for name in ("weight_decay", "perturb_std", "inference_steps", "plateau_patience"):
+        not_negative = ["weight_decay", "perturb_std", "inference_steps", "plateau_patience"]
+        not_negative += ["implicit_cap", "implicit_every"]
+        for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
 

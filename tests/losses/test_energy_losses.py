@@ -19,9 +19,13 @@ LOSSES = [
     Regression(IoU()),
     RegressionS(samples=3),
     NCE(samples=3),
+    NCE(samples=3, score=F1()),
     Ranking(samples=3),
+    Ranking(samples=3, score=Hamming()),
     CD(samples=3),
 ]
+RELAXING = [Margin(), Margin(Hamming()), Perceptron(), Regression(), RegressionS(samples=3)]
+SAMPLING = [Ranking(3), Ranking(3, F1()), CD(3), NCE(3), NCE(3, F1())]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 
 TRUTH = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
@@ -122,11 +126,32 @@ def test_cd_adds_the_cost_which_is_zero_for_the_truth():
     np.testing.assert_allclose(result, hamming)
 
 
-def test_cd_offset_of_an_empty_truth_is_zero():
+@pytest.mark.parametrize("loss", [CD(), Ranking(score=F1()), Ranking(score=IoU())])
+def test_the_cost_of_an_empty_truth_against_itself_does_not_count(loss):
+    """F1 and IoU are 0 there, so that their cost would be 1."""
     empty = torch.zeros(1, 2)
     everything = torch.tensor([[[0.0, 0.0], [1.0, 0.0]]])
-    offset = CD().offset(everything, empty, prediction(torch.zeros(1, 2)))
+    offset = loss.offset(everything, empty, prediction(torch.zeros(1, 2)))
     assert offset.tolist() == [[0.0, 1.0]]
+
+
+def test_nce_with_a_score_has_both_in_its_exponents():
+    truth = plain(TRUTH)
+    for score, cost in ((F1(), lambda y: 1 - f1_of(y, truth)), (Hamming(), lambda y: abs(y - truth).mean())):
+        expected = contrastive(lambda y, cost=cost: -energy_of(y) - log_prob_of(y) + cost(y))
+        np.testing.assert_allclose(NCE(score=score)(energy, TRUTH, DISCRETE, prediction()), expected)
+    empty = torch.zeros(1, 3, dtype=torch.float64)
+    everything = torch.stack([empty, torch.ones_like(empty)], 1)
+    offset = NCE(score=F1()).offset(everything, empty, prediction())
+    expected = [-log_prob_of(np.zeros(3)), 1 - log_prob_of(np.ones(3))]
+    np.testing.assert_allclose(offset, [expected])
+
+
+def test_without_a_score_nothing_is_added():
+    assert Ranking().score is None
+    assert NCE().score is None
+    assert Ranking().offset(DISCRETE, TRUTH, prediction()) == 0.0
+    torch.testing.assert_close(NCE().offset(DISCRETE, TRUTH, prediction()), -prediction().log_prob(DISCRETE))
 
 
 # ---------------------------------------------------------------- relations between the losses
@@ -141,6 +166,25 @@ def test_ranking_is_nce_with_uniform_noise():
         NCE()(energy, TRUTH, DISCRETE, prediction()),
         Ranking()(energy, TRUTH, DISCRETE, prediction()),
     )
+
+
+def test_cd_is_ranking_with_a_score():
+    assert isinstance(CD().score, F1)
+    for score in (F1(), Hamming()):
+        torch.testing.assert_close(
+            CD(score=score)(energy, TRUTH, DISCRETE, prediction()),
+            Ranking(score=score)(energy, TRUTH, DISCRETE, prediction()),
+        )
+    assert not torch.allclose(
+        CD()(energy, TRUTH, DISCRETE, prediction()), Ranking()(energy, TRUTH, DISCRETE, prediction())
+    )
+
+
+def test_a_score_asks_more_of_the_energy_than_none():
+    """Costs are not negative, so that samples weigh at least as much."""
+    for loss in (Ranking, NCE):
+        with_score, without = (loss(score=s)(energy, TRUTH, DISCRETE, prediction()) for s in (F1(), None))
+        assert with_score > without
 
 
 def test_perceptron_is_margin_with_zero_cost():
@@ -164,7 +208,7 @@ def test_margin_is_zero_if_and_only_if_the_constraint_holds(gap):
     assert violation.item() == pytest.approx(gap, abs=1e-12)
 
 
-@pytest.mark.parametrize("loss", [NCE(), Ranking(), CD(), Margin(), Perceptron()])
+@pytest.mark.parametrize("loss", [NCE(), NCE(score=F1()), Ranking(), CD(), Margin(), Perceptron()])
 def test_a_constant_added_to_the_energy_changes_nothing(loss):
     expected = loss(energy, TRUTH, DISCRETE, prediction())
     torch.testing.assert_close(loss(lambda y: energy(y) + 5, TRUTH, DISCRETE, prediction()), expected)
@@ -233,15 +277,69 @@ def test_gradient_in_energy_parameters_is_correct(loss):
 
 
 @every_loss
-def test_no_gradient_reaches_the_task_net(loss):
+def test_no_gradient_reaches_a_prediction_that_is_held_fixed(loss):
     logits, slopes = LOGITS.clone().requires_grad_(), torch.ones(3, dtype=torch.float64)
     slopes.requires_grad_()
-    guess = prediction(logits)
+    guess = prediction(logits).detach()
     candidates = loss.propose(guess)
     assert not candidates.requires_grad
     loss(linear_energy(slopes), TRUTH, candidates, guess).sum().backward()
     assert logits.grad is None
     assert slopes.grad is not None
+
+
+def kind(loss):
+    return type(loss).__name__
+
+
+@pytest.mark.parametrize("loss", RELAXING, ids=kind)
+def test_relaxed_candidates_carry_the_predictions_gradient(loss):
+    logits = LOGITS.clone().requires_grad_()
+    # Seeds make the perturbations of regression-s the same each time.
+
+    def candidates(at):
+        torch.manual_seed(5)
+        return loss.propose(prediction(at))
+
+    assert torch.autograd.gradcheck(candidates, logits)
+    p = LOGITS.sigmoid()
+    (slope,) = torch.autograd.grad(candidates(logits)[:, 0].sum(), logits)
+    torch.testing.assert_close(slope, p * (1 - p))
+    # And so does the loss: the chain rule through E and the cost.
+    found = candidates(logits)
+    (whole,) = torch.autograd.grad(loss(energy, TRUTH, found, prediction(logits)).sum(), logits)
+    leaf = found.detach().requires_grad_()
+    (outer,) = torch.autograd.grad(loss(energy, TRUTH, leaf, prediction().detach()).sum(), leaf)
+    assert outer.abs().max() > 1e-3
+    torch.testing.assert_close(whole, (outer * leaf * (1 - leaf)).sum(1).detach())
+
+
+@pytest.mark.parametrize("loss", SAMPLING, ids=kind)
+def test_samples_carry_no_gradient(loss):
+    logits = LOGITS.clone().requires_grad_()
+    assert not loss.propose(prediction(logits)).requires_grad
+
+
+@pytest.mark.parametrize("loss", [Margin(), Regression(), Ranking(), Ranking(score=F1()), CD()], ids=kind)
+def test_only_noise_contrast_has_a_gradient_in_the_prediction_itself(loss):
+    logits, slopes = LOGITS.clone().requires_grad_(), torch.ones(3, dtype=torch.float64).requires_grad_()
+    result = loss(linear_energy(slopes), TRUTH, DISCRETE, prediction(logits))
+    assert torch.autograd.grad(result.sum(), [logits, slopes], allow_unused=True)[0] is None
+
+
+@pytest.mark.parametrize("loss", [NCE(), NCE(score=F1())], ids=["NCE", "NCE with a score"])
+def test_the_gradient_of_noise_contrast_in_the_prediction_is_that_of_log_p(loss):
+    logits = LOGITS.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(energy, TRUTH, DISCRETE, prediction(logits)).sum(), logits)
+    outputs = [plain(TRUTH), *plain(DISCRETE)]
+    costs = [0.0, *(1 - f1_of(y, outputs[0]) for y in outputs[1:])] if loss.score else [0.0] * 5
+    exponents = [c - energy_of(y) - log_prob_of(y) for y, c in zip(outputs, costs, strict=True)]
+    share = np.exp(exponents) / np.exp(exponents).sum()
+    share[0] -= 1
+    p = LOGITS[0].sigmoid().numpy()
+    expected = sum(w * (p - y) for w, y in zip(share, outputs, strict=True))  # ∂(−log P(y)) = σ(l) − y
+    np.testing.assert_allclose(found[0], expected, rtol=1e-7)
+    assert torch.autograd.gradcheck(lambda at: loss(energy, TRUTH, DISCRETE, prediction(at)), logits)
 
 
 @every_loss
@@ -297,7 +395,7 @@ def test_regression_s_keeps_the_prediction_first_and_perturbs_the_others():
     torch.testing.assert_close(still, still[:, :1].expand_as(still))
 
 
-@pytest.mark.parametrize("loss", [NCE(samples=6), Ranking(samples=6), CD(samples=6)])
+@pytest.mark.parametrize("loss", [NCE(samples=6), NCE(6, F1()), Ranking(samples=6), CD(samples=6)])
 def test_contrastive_proposals_are_discrete_samples(loss):
     candidates = loss.propose(prediction())
     assert candidates.shape == (1, 6, 3)

@@ -330,6 +330,105 @@ def test_history_averages_losses_and_norms_over_the_epochs_steps(train, valid):
     assert set(entry["losses"]) == {"energy", "task_net"}
 
 
+class Measuring(Scripted):
+    """Two networks; of the energy's three steps on a batch the second and third measure something."""
+
+    def __init__(self, bad=None):
+        super().__init__([0.5])
+        self.energy = nn.Linear(1, 1)
+        self.batches, self.bad = 0, bad
+
+    def stages(self):
+        return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
+
+    def updates(self, batch):
+        self.batches += 1
+        value = torch.tensor(float(self.batches), dtype=torch.float64)
+        yield Update("energy", self.energy.weight.sum())
+        yield Update("energy", self.energy.weight.sum(), measured={"length": value, "angle": -value})
+        yield Update("energy", self.energy.weight.sum(), measured={"length": 10 * value})
+        yield self.task_update(value)
+
+    def task_update(self, value):
+        factor = math.nan if self.batches == self.bad else 1.0
+        return Update("task_net", self.task_net.weight.sum() * factor)
+
+
+def test_what_updates_measure_is_averaged_in_the_history(ten_rows):
+    trainer, history = fit(Measuring(), ten_rows, ten_rows, max_epochs=2, batch_size=4)
+    first, second = (entry["measured"] for entry in history)
+    # Batches 1, 2 and 3, then 4, 5 and 6: means over the updates that have the quantity.
+    assert first == {"energy": {"length": pytest.approx(11 * 2 / 2), "angle": pytest.approx(-2)}}
+    assert second == {"energy": {"length": pytest.approx(11 * 5 / 2), "angle": pytest.approx(-5)}}
+    assert trainer.steps_taken == 2 * 3 * 4, "a measurement is no step"
+
+
+def test_measuring_changes_neither_losses_nor_norms(ten_rows):
+    class Quiet(Measuring):
+        def updates(self, batch):
+            for update in super().updates(batch):
+                yield Update(update.network, update.loss)
+
+    histories = []
+    for kind in (Measuring, Quiet):
+        torch.manual_seed(0)
+        histories.append(timeless(fit(kind(), ten_rows, ten_rows, batch_size=4)[1]))
+    for loud, quiet in zip(*histories, strict=True):
+        assert quiet.pop("measured") == {}
+        assert loud.pop("measured")
+        assert loud == quiet
+        assert set(loud["losses"]) == set(loud["gradient_norms"]) == {"energy", "task_net"}
+
+
+def test_readings_are_named_in_the_order_of_the_steps(ten_rows):
+    class Named(Trainer):
+        def _take_steps(self, stage, batch):
+            self.seen = super()._take_steps(stage, batch)
+            return self.seen
+
+    named = Named(Measuring(), max_epochs=1, batch_size=10, progress=False, clip=1e9)
+    named.fit(ten_rows, ten_rows)
+    names, values = named.seen
+    plain = [("energy", "loss"), ("energy", "gradient_norm")]
+    expected = [*plain, *plain, ("energy", "length"), ("energy", "angle"), *plain, ("energy", "length")]
+    assert names == [*expected, ("task_net", "loss"), ("task_net", "gradient_norm")]
+    assert values.shape == (len(names),)
+    found = [value for (_, name), value in zip(names, values.tolist(), strict=True) if name != "loss"]
+    assert found == [1.0, 1.0, 1.0, -1.0, 1.0, 10.0, 1.0]  # each gradient is 1, and this is batch 1
+
+
+def test_networks_may_measure_quantities_of_the_same_name(ten_rows):
+    class Both(Measuring):
+        def task_update(self, value):
+            return Update("task_net", self.task_net.weight.sum(), measured={"length": value / 2})
+
+    _, history = fit(Both(), ten_rows, ten_rows, max_epochs=1, batch_size=5)
+    assert history[0]["measured"] == {
+        "energy": {"length": pytest.approx(11 * 1.5 / 2), "angle": pytest.approx(-1.5)},
+        "task_net": {"length": pytest.approx(0.75)},
+    }
+
+
+def test_methods_that_measure_nothing_have_an_empty_entry(train, valid):
+    _, history = fit(made("seal", "nce"), train, valid, max_epochs=1)
+    assert history[0]["measured"] == {}
+
+
+def test_a_measurement_may_be_infinite_and_a_loss_may_not(ten_rows):
+    class Wild(Measuring):
+        def task_update(self, value):
+            update = super().task_update(value)
+            return Update("task_net", update.loss, measured={"length": torch.tensor(math.inf)})
+
+    _, history = fit(Wild(), ten_rows, ten_rows, max_epochs=1)
+    assert history[0]["measured"]["task_net"]["length"] == math.inf
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(Wild(bad=5), ten_rows, ten_rows, batch_size=4)
+    # Four steps a batch, whatever they measure: the last of the fifth batch.
+    assert str(caught.value).startswith("task_net: loss nan at optimizer step 20 ")
+    assert "(stage 'joint', epoch 2, batch 2)" in str(caught.value)
+
+
 def test_given_gradients_replace_the_losss_own(ten_rows):
     class Given(Scripted):
         def updates(self, batch):
@@ -369,7 +468,7 @@ def test_a_diverging_run_says_which_network_where_and_what_to_try(train, valid, 
     with pytest.raises(NonFiniteLoss) as caught:
         fit(made(*names), train, valid, lr=lr, max_epochs=20)
     message = str(caught.value)
-    assert message.startswith(("task_net: loss", "energy: loss"))
+    assert message.startswith(("task_net: ", "energy: "))
     for part in ("optimizer step", "(stage '", "epoch ", "learning rate", "clip"):
         assert part in message, message
 
@@ -397,7 +496,7 @@ def test_the_step_that_is_not_finite_is_named_exactly(ten_rows):
         fit(NaNAt(5), ten_rows, ten_rows, batch_size=4, lr=0.25, clip=7.0)
     message = str(caught.value)
     # Three batches an epoch, two steps a batch: the fifth task step is step 10, batch 2 of epoch 2.
-    assert message.startswith("task_net: loss nan, gradient norm nan at optimizer step 10 ")
+    assert message.startswith("task_net: loss nan at optimizer step 10 ")
     assert "(stage 'joint', epoch 2, batch 2)" in message
     assert "a smaller learning rate (now 0.25)" in message
     assert "a smaller gradient clip (now 7)" in message
@@ -410,7 +509,7 @@ def test_an_infinite_gradient_of_a_finite_loss_is_caught(ten_rows):
             weight = self.task_net.weight.sum()
             yield Update("task_net", weight * 0 + 1.0, (torch.tensor([[math.inf]]),))
 
-    with pytest.raises(NonFiniteLoss, match="task_net: loss 1, gradient norm inf"):
+    with pytest.raises(NonFiniteLoss, match="task_net: gradient norm inf at"):
         fit(Steep([0.5]), ten_rows, ten_rows)
 
 

@@ -21,7 +21,10 @@ class EnergyLoss(ABC):
 
     @abstractmethod
     def propose(self, prediction: Prediction) -> Tensor:
-        """Candidates ``(batch, K, *event)`` taken from a task net's prediction, without gradient."""
+        """Candidates ``(batch, K, *event)`` taken from a task net's prediction.
+
+        Relaxed ones carry the prediction's gradient: detach it to hold it fixed.  Samples carry none.
+        """
 
     @abstractmethod
     def __call__(

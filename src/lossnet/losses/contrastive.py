@@ -18,7 +18,8 @@ __all__ = ["CD", "NCE", "Ranking"]
 class Ranking(EnergyLoss):
     """``−log softmax(−E(x, yᵏ))`` at the truth, against ``samples`` draws from ``P(·|x)`` (SEAL App. E).
 
-    `NCE` corrects for how probable each sample was; `CD` weighs samples by their cost.
+    `NCE` corrects for how probable each sample was.  With a ``score``, ``cost(yᵏ, y)`` is added to each
+    sample's exponent; `CD` is this loss with one.
 
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
@@ -28,6 +29,7 @@ class Ranking(EnergyLoss):
     """
 
     samples: int = 20
+    score: Score | None = None
 
     def propose(self, prediction: Prediction) -> Tensor:
         return prediction.sample(self.samples)
@@ -41,14 +43,19 @@ class Ranking(EnergyLoss):
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
         """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
-        return 0.0
+        if self.score is None:
+            return 0.0
+        cost = self.score.cost(candidates, truth)
+        # Not every score gives an empty truth a cost of 0 against itself.
+        return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
 
 
 @dataclass(frozen=True)
 class NCE(Ranking):
-    """`Ranking` with ``−log P(yᵏ|x)`` in the exponent, ``P`` held fixed (SEAL Eq. 8 and 9, truth in the sum).
+    """`Ranking` with ``−log P(yᵏ|x)`` in the exponent (SEAL Eq. 8 and 9, truth in the sum).
 
-    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).
+    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).  With a
+    ``score`` it is L_NCE of UAI §3.3, its sign put right.
 
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
@@ -58,12 +65,12 @@ class NCE(Ranking):
     """
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
-        return -prediction.detach().log_prob(candidates)
+        return super().offset(candidates, truth, prediction) - prediction.log_prob(candidates)
 
 
 @dataclass(frozen=True)
 class CD(Ranking):
-    """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.2, L_CD, sign put right).
+    """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.3, L_CD, sign put right).
 
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
@@ -71,9 +78,4 @@ class CD(Ranking):
     tensor([2.1269])
     """
 
-    score: Score = field(default_factory=F1)
-
-    def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
-        cost = self.score.cost(candidates, truth)
-        # Not every score gives an empty truth a cost of 0 against itself.
-        return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
+    score: Score | None = field(default_factory=F1)

@@ -32,7 +32,7 @@ class Margin(EnergyLoss):
     score: Score = field(default_factory=F1)
 
     def propose(self, prediction: Prediction) -> Tensor:
-        return prediction.detach().relaxed.unsqueeze(1)
+        return prediction.relaxed.unsqueeze(1)
 
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction

@@ -32,7 +32,7 @@ class Regression(EnergyLoss):
     score: Score = field(default_factory=F1)
 
     def propose(self, prediction: Prediction) -> Tensor:
-        return prediction.detach().relaxed.unsqueeze(1)
+        return prediction.relaxed.unsqueeze(1)
 
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
@@ -59,6 +59,5 @@ class RegressionS(Regression):
     std: float = 1.0
 
     def propose(self, prediction: Prediction) -> Tensor:
-        prediction = prediction.detach()
         around = prediction.perturb(self.samples, self.std)
         return torch.cat([prediction.relaxed.unsqueeze(1), around], 1)

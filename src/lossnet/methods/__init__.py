@@ -6,6 +6,7 @@ A method owns its networks and describes its training as stages; `lossnet.traini
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
+from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.nce_energy import NCEEnergy
 from lossnet.methods.seal import SEAL
@@ -18,6 +19,7 @@ __all__ = [
     "SPEN",
     "CrossEntropy",
     "EnergyMethod",
+    "Implicit",
     "InfNet",
     "Method",
     "NCEEnergy",

@@ -14,8 +14,8 @@ so the order of steps is the order of statements, and a method says nothing of o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,14 @@ Predict = Callable[[Tensor, Tensor | None], Tensor]
 class Update:
     """One optimizer step to take: a network's name and the scalar loss that it descends.
 
-    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters.
+    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters; ``measured``
+    holds scalars ``()`` whose means go into the history.
     """
 
     network: str
     loss: Tensor
     gradients: tuple[Tensor, ...] | None = None
+    measured: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

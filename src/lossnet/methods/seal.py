@@ -53,13 +53,17 @@ class SEAL(TaskNetMethod):
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         """The steps of one batch."""
+        yield from self.energy_updates(batch)
+        yield from self.task_updates(batch, self.task_loss)
+
+    def energy_updates(self, batch: Batch) -> Iterator[Update]:
+        """The energy's steps against the task net as it is."""
         with torch.no_grad():
             prediction = self.prediction(batch)
         for _ in range(self.energy_steps):
             candidates = self.loss.propose(prediction)
             loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
             yield Update("energy", loss.mean())
-        yield from self.task_updates(batch, self.task_loss)
 
     def task_updates(self, batch: Batch, task_loss: TaskLoss) -> Iterator[Update]:
         """The task net's steps against the energy as it is."""

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lossnet.spaces import Batch
 
-__all__ = ["GraphRunner"]
+__all__ = ["GraphRunner", "Readings", "RunBatch"]
 
-#: a batch gives the networks' names and ``(updates, 2)`` losses and gradient norms
-RunBatch = Callable[[Batch], tuple[list[str], Tensor]]
+#: what a batch's updates measured: pairs of network and quantity, and their values ``(readings,)``
+Readings = tuple[list[tuple[str, str]], Tensor]
+RunBatch = Callable[[Batch], Readings]
 
 
 class GraphRunner:
@@ -31,9 +32,9 @@ class GraphRunner:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._impossible = False
         self._input: Batch | None = None
-        self._output: tuple[list[str], Tensor] | None = None
+        self._output: Readings | None = None
 
-    def __call__(self, batch: Batch) -> tuple[list[str], Tensor]:
+    def __call__(self, batch: Batch) -> Readings:
         """Takes the batch's optimizer steps."""
         if self._impossible or (self._input is not None and batch.x.shape != self._input.x.shape):
             return self._run(batch)
@@ -53,7 +54,7 @@ class GraphRunner:
         names, values = self._output
         return names, values.clone()
 
-    def _warm_up(self, batch: Batch) -> tuple[list[str], Tensor]:
+    def _warm_up(self, batch: Batch) -> Readings:
         """A real step on a side stream, as capture needs it, so that optimizers have their state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

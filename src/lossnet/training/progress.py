@@ -54,13 +54,14 @@ class Progress:
             completed=done,
         )
 
-    def step(self, done: int, averages: dict[str, tuple[float, float]]) -> None:
+    def step(self, done: int, averages: dict[str, dict[str, float]]) -> None:
         """``done`` batches are behind us, with these mean losses and gradient norms."""
         if not self.shown or time.monotonic() - self._shown_at < 0.1:
             return
         self._shown_at = time.monotonic()
         self._values = "  ".join(
-            f"{name} {loss:.4g} (|g| {norm:.3g})" for name, (loss, norm) in averages.items()
+            f"{name} {average['loss']:.4g} (|g| {average['gradient_norm']:.3g})"
+            for name, average in averages.items()
         )
         self._bar.update(self._task, completed=done, values=f"{self._values}  {self._metric}")
 

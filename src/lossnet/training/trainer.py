@@ -31,7 +31,7 @@ from lossnet.training.checkpoint import (
     restore_optimizer,
 )
 from lossnet.training.evaluation import Dataset, predict
-from lossnet.training.graph import GraphRunner, RunBatch
+from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
 
 __all__ = ["Dataset", "Interrupted", "NonFiniteLoss", "Trainer"]
@@ -59,7 +59,7 @@ class _Position:
     steps_taken: int = 0
     best: float | None = None
     stale: int = 0
-    totals: dict[str, list[float]] = field(default_factory=dict)
+    totals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     schedules: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
@@ -95,7 +95,7 @@ class Trainer:
     >>> method = CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2))
     >>> history = Trainer(method, max_epochs=2, progress=False).fit(data, data)
     >>> sorted(history[0])
-    ['epoch', 'f1', 'gradient_norms', 'losses', 'lr', 'seconds', 'stage', 'valid']
+    ['epoch', 'f1', 'gradient_norms', 'losses', 'lr', 'measured', 'seconds', 'stage', 'valid']
     """
 
     def __init__(
@@ -240,14 +240,14 @@ class Trainer:
             self.method.get_submodule(name).train()
         batches = self._order(len(train)).to(self.device).split(self.batch_size)
         show.start_epoch(stage.name, position.epoch, self.max_epochs, len(batches), position.step)
-        pending: list[tuple[list[str], Tensor]] = []
+        pending: list[Readings] = []
         # Reading a value from a GPU waits for it, so there it is done rarely.
         interval = 1 if self.device.type == "cpu" else 64
         clock = time.monotonic()
         for step in range(position.step, len(batches)):
             batch = train.batch(batches[step]).to(self.device)
             pending.append(self._run_batch(batch))
-            position.steps_taken += len(pending[-1][0])
+            position.steps_taken += sum(quantity == "loss" for _, quantity in pending[-1][0])
             position.step = step + 1
             last, stop = position.step == len(batches), self._stop_requested
             save = not last and time.monotonic() - self._last_saved >= 60 and self._save_is_due()
@@ -263,14 +263,16 @@ class Trainer:
             if save:
                 self._save()
 
-    def _take_steps(self, stage: Stage, batch: Batch) -> tuple[list[str], Tensor]:
-        """Takes a batch's optimizer steps; returns the networks' names and ``(updates, 2)`` loss and norm."""
-        names, values = [], []
+    def _take_steps(self, stage: Stage, batch: Batch) -> Readings:
+        """Takes a batch's optimizer steps; returns each one's loss, gradient norm and what it measured."""
+        names: list[tuple[str, str]] = []
+        values: list[Tensor] = []
         for update in stage.updates(batch):
             norm = self._apply(update)
-            names.append(update.network)
-            values += [update.loss.detach(), norm]
-        return names, torch.stack(values).reshape(-1, 2)
+            readings = {"loss": update.loss.detach(), "gradient_norm": norm, **update.measured}
+            names += [(update.network, quantity) for quantity in readings]
+            values += readings.values()
+        return names, torch.stack([value.float() for value in values])
 
     def _apply(self, update: Update) -> Tensor:
         optimizer = self._optimizers[update.network]
@@ -295,19 +297,19 @@ class Trainer:
         seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
         return torch.randperm(instances, generator=torch.Generator().manual_seed(seed))
 
-    def _account(self, stage: Stage, pending: list[tuple[list[str], Tensor]]) -> None:
-        """Adds losses and gradient norms to the epoch's totals; stops at the first that is not finite."""
+    def _account(self, stage: Stage, pending: list[Readings]) -> None:
+        """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""
         rows = torch.cat([values for _, values in pending]).tolist()
         names = [name for part, _ in pending for name in part]
-        for index, (name, (loss, norm)) in enumerate(zip(names, rows, strict=True)):
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                self._complain(stage, name, loss, norm, len(names) - index)
-            total = self._position.totals.setdefault(name, [0.0, 0.0, 0.0])
-            total[0] += loss
-            total[1] += norm
-            total[2] += 1
+        for index, ((network, quantity), value) in enumerate(zip(names, rows, strict=True)):
+            if quantity in ("loss", "gradient_norm") and not math.isfinite(value):
+                back = sum(later == "loss" for _, later in names[index + 1 :])
+                self._complain(stage, network, f"{quantity.replace('_', ' ')} {value:g}", back)
+            total = self._position.totals.setdefault(network, {}).setdefault(quantity, [0.0, 0.0])
+            total[0] += value
+            total[1] += 1
 
-    def _complain(self, stage: Stage, name: str, loss: float, norm: float, back: int) -> None:
+    def _complain(self, stage: Stage, name: str, what: str, back: int) -> None:
         rate = float(self._optimizers[name].param_groups[0]["lr"])
         advice = [
             f"a smaller learning rate (now {rate:g})",
@@ -316,8 +318,8 @@ class Trainer:
         if name == "task_net" and len(self._optimizers) > 1:
             advice.append("a smaller energy weight")
         raise NonFiniteLoss(
-            f"{name}: loss {loss:g}, gradient norm {norm:g} at optimizer step "
-            f"{self._position.steps_taken - back + 1} (stage '{stage.name}', epoch "
+            f"{name}: {what} at optimizer step "
+            f"{self._position.steps_taken - back} (stage '{stage.name}', epoch "
             f"{self._position.epoch + 1}, batch {self._position.step}); try {', or '.join(advice)}, "
             f"and check the inputs for very large values"
         )
@@ -333,8 +335,9 @@ class Trainer:
             {
                 "stage": stage.name,
                 "epoch": position.epoch + 1,
-                "losses": {name: average[0] for name, average in averages.items()},
-                "gradient_norms": {name: average[1] for name, average in averages.items()},
+                "losses": {name: average.pop("loss") for name, average in averages.items()},
+                "gradient_norms": {name: average.pop("gradient_norm") for name, average in averages.items()},
+                "measured": {name: average for name, average in averages.items() if average},
                 "lr": {n: float(o.param_groups[0]["lr"]) for n, o in self._optimizers.items()},
                 self.monitor: value,
                 "valid": metrics,
@@ -447,9 +450,12 @@ class Trainer:
         raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}", self.checkpoint)
 
 
-def _averages(totals: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
-    """Mean loss and gradient norm of each network."""
-    return {name: (loss / count, norm / count) for name, (loss, norm, count) in totals.items()}
+def _averages(totals: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    """Means of each network's loss, gradient norm and other readings."""
+    return {
+        network: {quantity: total / count for quantity, (total, count) in readings.items()}
+        for network, readings in totals.items()
+    }
 
 
 def _is_plain(value: object) -> bool:

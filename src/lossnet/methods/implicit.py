@@ -1,0 +1,150 @@
+"""Implicit training: the energy knows what the task net will make of it (UAI 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import Energy
+from lossnet.hypergradient import Identity, Solver, implicit_gradient
+from lossnet.losses import EnergyLoss, TaskLoss
+from lossnet.losses.base import EnergyFunction
+from lossnet.methods.base import Update
+from lossnet.methods.seal import SEAL
+from lossnet.scores import F1, Score
+from lossnet.spaces import Batch, Prediction, Space
+
+__all__ = ["Implicit", "Through"]
+
+#: where the task net's parameters θ enter the primary loss
+Through = Literal["cost", "prediction", "everything"]
+
+
+class Implicit(SEAL):
+    """`SEAL` as a bilevel problem: the energy's gradient has an implicit term (UAI Eq. 3 and Algorithm 1).
+
+    ``min_φ L_Prim(θ(φ), φ)`` with ``θ(φ) = argmin_θ L_Aux(θ, φ)``: ``L_Prim`` is the energy loss (`Margin` is
+    the paper's SSVM, `Regression` its DVN, `CD`, `NCE`), ``L_Aux`` the task loss.  The energy descends
+
+    ``∂φ L_Prim − μ · ∂φ∂θ L_Aux · [∂θ² L_Aux]⁻¹ · ∂θ L_Prim``
+
+    where SEAL has only the first term.  What ``∂θ L_Prim`` means is a choice, because not every way in which
+    the primary loss could fall is a better prediction:
+
+    ``cost``
+        θ enters through a term ``cost(ŷ, y)`` beside the energy loss and nowhere else: the energy is asked
+        to lead the task net to better predictions.
+    ``prediction``
+        θ enters through the candidates: the relaxed prediction, or samples of it as if they had its gradient
+        (straight through).  ``P`` is held fixed.
+    ``everything``
+        the literal reading: through ``log P(·|x)`` as well.  It rewards an energy that makes the
+        task net worse, since bad samples are easy to tell from the truth.
+
+    The inner problem is never solved to its end, so the Hessian may be indefinite and the implicit term of
+    any length; it is capped at ``ratio`` times the explicit term.
+
+    Args:
+        score: whose cost the predictions should have little of, for ``through="cost"``.
+        through: where θ enters.
+        solver: what stands for the inverse Hessian.
+        weight: ``μ``; 0 leaves `SEAL`.  The default is so large that the cap has a say.
+        ratio: largest norm of the implicit term, in norms of the explicit one; None for no cap.
+        every: the implicit term is part of each ``every``-th energy step on a batch.
+
+    The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> from lossnet.spaces import MultiLabel
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> method = Implicit(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), score=F1())
+    >>> update = next(method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3))))
+    >>> update.network, sorted(update.measured)
+    ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
+    """
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        energy: Energy,
+        space: Space,
+        loss: EnergyLoss | None = None,
+        task_loss: TaskLoss | None = None,
+        energy_steps: int = 1,
+        task_steps: int = 1,
+        *,
+        score: Score | None = None,
+        through: Through = "cost",
+        solver: Solver | None = None,
+        weight: float = 1000.0,
+        ratio: float | None = 5.0,
+        every: int = 1,
+    ) -> None:
+        super().__init__(task_net, energy, space, loss, task_loss, energy_steps, task_steps)
+        if through not in get_args(Through):
+            raise ValueError(f"through must be one of {', '.join(get_args(Through))}, not {through!r}")
+        if not 1 <= every <= energy_steps:
+            raise ValueError(f"every must be from 1 to energy_steps={energy_steps}, not {every}")
+        self.score = score or F1()
+        self.through = through
+        self.solver = solver or Identity()
+        self.weight = weight
+        self.ratio = ratio
+        self.every = every
+        if hasattr(self.solver, "curvature"):
+            # The solver's state, here so that it moves between devices and is part of checkpoints.
+            size = sum(parameter.numel() for parameter in task_net.parameters())
+            start = torch.randn(size, generator=torch.Generator().manual_seed(0))
+            self.register_buffer("steepest", start / start.norm())
+
+    def energy_updates(self, batch: Batch) -> Iterator[Update]:
+        explicit = super().energy_updates(batch)
+        for step in range(1, self.energy_steps + 1):
+            plain = step % self.every or not self.weight
+            yield next(explicit) if plain else self.implicit_update(batch)
+
+    def implicit_update(self, batch: Batch) -> Update:
+        """An energy step along both terms."""
+        prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+        if hasattr(self.solver, "curvature"):
+            self.solver.curvature.vector = self.steepest
+        outer = self.primary_loss(energy, batch.y, prediction)
+        found = implicit_gradient(
+            outer,
+            self.task_loss(prediction, batch.y, energy),
+            tuple(self.task_net.parameters()),
+            tuple(self.energy.parameters()),
+            self.solver,
+            ratio=self.ratio,
+            residual=True,
+        )
+        measured = {
+            "explicit_norm": found.explicit_norm,
+            "implicit_norm": found.implicit_norm,
+            "cosine": found.cosine,
+            "curvature": found.curvature,
+            "residual": found.residual,
+        }
+        present = {name: value for name, value in measured.items() if value is not None}
+        return Update("energy", outer, found.gradients, present)
+
+    def primary_loss(self, energy: EnergyFunction, truth: Tensor, prediction: Prediction) -> Tensor:
+        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
+        logits = prediction.logits.view_as(prediction.logits)
+        if logits.requires_grad:
+            # The same value, with a gradient that is ``weight`` times as long.
+            logits.register_hook(lambda gradient: self.weight * gradient)
+        live = Prediction(self.space, logits, prediction.mask)
+        fixed = live.detach()
+        if self.through == "cost":
+            loss = self.loss(energy, truth, self.loss.propose(fixed), fixed).mean()
+            cost = self.score.cost(live.relaxed.unsqueeze(1), truth).mean()
+            return loss + (cost - cost.detach())
+        candidates = self.loss.propose(live)
+        if not candidates.requires_grad:
+            candidates = candidates + (live.relaxed - fixed.relaxed).unsqueeze(1)
+        return self.loss(energy, truth, candidates, live if self.through == "everything" else fixed).mean()
