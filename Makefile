@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests
 
-.PHONY: install run test bench clean
+.PHONY: install run test bench bench-peers clean
 
 install: .venv/installed
 
@@ -23,6 +23,11 @@ test: install  ## formatting, lint, types, tests and the examples in docstrings
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
 	$(BIN)/lossnet bench overhead --output runs/overhead
+
+bench-peers: install  ## what implicit gradients cost, beside betty and TorchOpt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python betty-ml==0.2.1
+	$(BIN)/lossnet bench hypergradient --device cpu --output runs/hypergradient
 
 clean:
 	rm -rf .venv runs build dist .mypy_cache .ruff_cache .hypothesis
