@@ -8,7 +8,21 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from lossnet.data import DataError, Entry, Preprocessor, Split, describe, entry, find, load, names, registry
+from lossnet.cli import main
+from lossnet.data import (
+    DataError,
+    Entry,
+    MaskData,
+    MultiLabelData,
+    Preprocessor,
+    Split,
+    describe,
+    entry,
+    find,
+    load,
+    names,
+    registry,
+)
 from lossnet.data.download import Download, fetch
 from lossnet.data.registry import _ENTRIES
 
@@ -151,6 +165,78 @@ def test_description(tmp_path):
     assert told.home.startswith("https://mulan")
 
 
+def horses(folder, counts=(6, 3, 4), size=(8, 9)) -> None:
+    """A small archive in the format of the horses."""
+    folder.mkdir(parents=True)
+    arrays = {}
+    for part, count in zip(("train", "val", "test"), counts, strict=True):
+        arrays[f"{part}_images"] = np.full((count, *size, 3), 51, dtype=np.uint8)
+        arrays[f"{part}_masks"] = np.zeros((count, *size), dtype=np.uint8)
+        arrays[f"{part}_masks"][:, : size[0] // 4] = 1
+        arrays[f"{part}_idx"] = np.arange(count)
+    np.savez(folder / "horses32_splits.npz", **arrays)
+
+
+@pytest.mark.parametrize("folder", ["horses", "weizmann_horses"])
+def test_horses(tmp_path, folder):
+    horses(tmp_path / folder)
+    loaded = load("horses", tmp_path)
+    assert find("horses", tmp_path) == tmp_path / folder
+    assert all(isinstance(part, MaskData) for part in (loaded.train, loaded.valid, loaded.test))
+    assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (6, 3, 4)
+    assert loaded.split_name == "files"
+    assert (loaded.train.channels, loaded.train.size) == (3, (8, 9))
+    np.testing.assert_allclose(loaded.train.images, 0.2, rtol=1e-6)
+    assert loaded.preprocessor.impute.size == 0
+    assert Preprocessor.from_state(loaded.preprocessor.state()).impute.size == 0
+    other = Preprocessor(np.zeros(3))
+    assert load("horses", tmp_path, preprocessor=other).preprocessor is not other
+    Split(*(np.array([row]) for row in (12, 0, 6))).write(tmp_path / "mine.json")
+    assert len(load("horses", tmp_path, split=tmp_path / "mine.json").train) == 1
+
+
+def test_images_in_a_folder_or_an_archive(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for kind in ("images", "masks"):
+        (tmp_path / "cats" / kind).mkdir(parents=True)
+        for row in range(10):
+            image.new("L", (5, 4 + row % 2), 255).save(tmp_path / "cats" / kind / f"{row}.png")
+    with pytest.raises(DataError, match="resize"):
+        load(tmp_path / "cats")
+    loaded = load(tmp_path / "cats", resize=(4, 4), seed=2)
+    assert (loaded.name, loaded.split_name) == ("cats", "random(seed=2)")
+    assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (6, 2, 2)
+    assert loaded.test.size == (4, 4)
+    np.savez(tmp_path / "cats.npz", images=np.zeros((10, 4, 4)), masks=np.zeros((10, 4, 4)))
+    assert isinstance(load(tmp_path / "cats.npz").train, MaskData)
+    horses(tmp_path / "elsewhere")
+    assert load(tmp_path / "elsewhere" / "horses32_splits.npz").split_name == "files"
+    for path in (tmp_path / "cats.npz", tmp_path / "cats"):
+        with pytest.raises(DataError, match="leave labels=, --labels out"):
+            load(path, labels=["a"])
+
+
+def test_archives_of_labels_are_still_that(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.eye(10), y=np.eye(10, dtype=int))
+    assert isinstance(load(tmp_path / "a.npz").train, MultiLabelData)
+    for name in (tmp_path / "a.npz", "digits-pairs", "digits-scenes"):
+        with pytest.raises(DataError, match="no folder of images"):
+            load(name, resize=(4, 4))
+
+
+def test_description_of_images(tmp_path, capsys, monkeypatch):
+    horses(tmp_path / "horses")
+    told = describe("horses", tmp_path)
+    assert told.instances == {"train": 6, "valid": 3, "test": 4}
+    assert (told.size, told.channels, told.foreground) == ("8×9", 3, 0.25)
+    assert told.terms == "cite Borenstein & Ullman 2004"
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["data", "show", "horses", "--data-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("train 6, valid 3, test 4", "8×9", "0.25", "Borenstein", "foreground"):
+        assert words in shown
+
+
 @pytest.fixture
 def server(tmp_path):
     """A web server over ``tmp_path/served``, and its address."""
@@ -213,6 +299,17 @@ def test_real_sets(real_data, name):
     assert (loaded.test.inputs, loaded.test.labels) == REAL[name][1:]
     assert not any(part.has_missing for part in (loaded.train, loaded.valid, loaded.test))
     assert loaded.split_name == ("files" if name.endswith("_fun") else "split.json")
+
+
+def test_real_horses(real_data):
+    if find("horses", real_data) is None:
+        pytest.skip(f"horses are not in {real_data}")
+    content = (find("horses", real_data) / "horses32_splits.npz").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == entry("horses").sha256["horses32_splits.npz"]
+    loaded = load("horses", real_data)
+    assert [len(part) for part in (loaded.train, loaded.valid, loaded.test)] == [160, 40, 128]
+    assert (loaded.test.channels, loaded.test.size) == (3, (32, 32))
+    assert describe("horses", real_data).foreground == pytest.approx(0.2765, abs=1e-3)
 
 
 def test_downloads_are_pinned_to_the_files_we_know():

@@ -1,4 +1,4 @@
-"""Multi-label data: reading, splitting, preprocessing, and the sets known by name.
+"""Multi-label data and images with masks: reading, splitting, preprocessing, and the sets known by name.
 
 >>> from lossnet.data import load
 >>> loaded = load("digits-completion")
@@ -6,19 +6,35 @@
 (32, 32)
 """
 
+from lossnet.data.crops import Crops
 from lossnet.data.dataset import MultiLabelData, ResidentData
-from lossnet.data.embedded import digits_completion, digits_pairs
+from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.errors import DataError
+from lossnet.data.image_files import read_images
+from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read, read_inputs
-from lossnet.data.registry import Description, Entry, Loaded, describe, entry, find, load, names
+from lossnet.data.registry import (
+    Description,
+    Entry,
+    Loaded,
+    MaskDescription,
+    describe,
+    entry,
+    find,
+    load,
+    names,
+)
 from lossnet.data.splits import Split, stratified_split
 
 __all__ = [
+    "Crops",
     "DataError",
     "Description",
     "Entry",
     "Loaded",
+    "MaskData",
+    "MaskDescription",
     "MultiLabelData",
     "Preprocessor",
     "ResidentData",
@@ -26,11 +42,13 @@ __all__ = [
     "describe",
     "digits_completion",
     "digits_pairs",
+    "digits_scenes",
     "entry",
     "find",
     "load",
     "names",
     "read",
+    "read_images",
     "read_inputs",
     "stratified_split",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 
-__all__ = ["MultiLabelData", "ResidentData"]
+__all__ = ["MultiLabelData", "ResidentData", "row_numbers"]
 
 #: Dense tensors up to this size may live on a device for the whole run.
 RESIDENT_LIMIT_BYTES = 4 << 30
@@ -100,12 +100,12 @@ class MultiLabelData:
 
     def take(self, indices: Any) -> MultiLabelData:
         """The rows ``indices``, in that order."""
-        rows = self._rows(indices)
+        rows = row_numbers(indices, len(self))
         return MultiLabelData(self.x[rows], self.y[rows], self.feature_names, self.label_names)
 
     def batch(self, indices: NDArray[np.integer[Any]] | Tensor) -> Batch:
         """The rows ``indices`` as dense float32 tensors ``x`` ``(b, d)`` and ``y`` ``(b, L)``."""
-        rows = self._rows(indices)
+        rows = row_numbers(indices, len(self))
         if self.is_sparse:
             x = torch.from_numpy(_dense_rows(self.x, rows))
         else:
@@ -137,22 +137,10 @@ class MultiLabelData:
     def _x_tensor(self) -> Tensor:
         return torch.from_numpy(self.x)
 
-    def _rows(self, indices: Any) -> NDArray[np.int64]:
-        if isinstance(indices, Tensor):
-            indices = indices.detach().cpu().numpy()
-        rows = np.asarray(indices)
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise TypeError(f"row indices must be a list of whole numbers, got {indices!r}")
-        rows = rows.astype(np.int64, copy=not rows.flags.writeable)
-        # A negative number would silently pick the wrong slice of the CSR arrays.
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"row indices must be from 0 to {len(self) - 1}")
-        return rows
-
 
 @dataclass(frozen=True, eq=False)
 class ResidentData:
-    """Dense tensors that live on a device; made by `MultiLabelData.resident`.
+    """Dense tensors ``x`` and ``y``, one row per instance, that live on a device.
 
     >>> ResidentData(torch.eye(2), torch.ones(2, 1)).batch(torch.tensor([0])).x
     tensor([[1., 0.]])
@@ -167,6 +155,24 @@ class ResidentData:
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices``, gathered on the device."""
         return Batch(self.x.index_select(0, indices), self.y.index_select(0, indices))
+
+
+def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:
+    """Indices of any kind as row numbers ``(b,)`` of data with ``count`` rows, checked.
+
+    >>> row_numbers(torch.tensor([2, 0]), count=3)
+    array([2, 0])
+    """
+    if isinstance(indices, Tensor):
+        indices = indices.detach().cpu().numpy()
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise TypeError(f"row indices must be a list of whole numbers, got {indices!r}")
+    rows = rows.astype(np.int64, copy=not rows.flags.writeable)
+    # A negative number would silently pick the wrong slice of the CSR arrays.
+    if rows.size and (rows.min() < 0 or rows.max() >= count):
+        raise IndexError(f"row indices must be from 0 to {count - 1}")
+    return rows
 
 
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -1,20 +1,27 @@
-"""Two small data sets that need no download, made from scikit-learn's handwritten digits."""
+"""Small data sets that need no download, made from the digits and photographs of scikit-learn."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
+from scipy import ndimage
+from sklearn.datasets import load_digits, load_sample_images
 
 from lossnet.data.dataset import MultiLabelData
+from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
 
-__all__ = ["digits_completion", "digits_pairs"]
+__all__ = ["digits_completion", "digits_pairs", "digits_scenes"]
 
 _SIDE = 8
 _INK = 16.0  # the darkest pixel
 _SEED = 0  # part of the data sets' definition: a run's own seed must not change the split
 _PAIRS = (1800, 600, 600)
+_SCENES = (600, 200, 400)
+_SCENE_SIDE = 32
+_DIGIT_SIDE = 24  # of a digit in a scene
+_BAND = 64  # columns of a photograph that belong to one part
+_BANDS = (0, 2, 0, 1, 0, 2, 0, 1, 0, 2)  # the part of each band, from left to right
 
 
 def digits_completion() -> tuple[MultiLabelData, Split]:
@@ -65,6 +72,32 @@ def digit_pairs_images() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     return [_draw_pairs(part, classes, count, random) for part, count in zip(parts, _PAIRS, strict=True)]
 
 
+def digits_scenes() -> tuple[MaskData, Split]:
+    """See a digit painted on a piece of a photograph, say which pixels are its ink.
+
+    Colour images of 32×32.  The ink fades into the background across the digit, patches hide parts of it
+    (which still count), and bits of other digits lie about in the same ink, so that one must know digits
+    to find all of one.  No digit and no region of a photograph occurs in two parts.  Needs Pillow, which
+    reads the photographs, from the ``[images]`` extra.
+
+    >>> data, split = digits_scenes()
+    >>> len(data), data.channels, data.size, len(split.train), len(split.valid), len(split.test)
+    (1200, 3, (32, 32), 600, 200, 400)
+    """
+    digits = np.stack([_enlarged(image) for image in _digits()[0]])
+    photographs = _photographs()
+    random = np.random.default_rng(_SEED)
+    scenes = []
+    for part, (members, count) in enumerate(zip(_image_parts(len(digits)), _SCENES, strict=True)):
+        for digit in np.resize(random.permutation(members), count):
+            others = digits[random.choice(members[members != digit], size=2, replace=False)]
+            scenes.append(_scene(digits[digit], others, photographs, part, random))
+    images, masks = (np.stack(arrays) for arrays in zip(*scenes, strict=True))
+    ends = np.cumsum(_SCENES)
+    rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
+    return MaskData.from_arrays(images, masks), Split(*rows)
+
+
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     bunch = load_digits()
     return bunch.data.astype(np.float32), bunch.target.astype(np.int64)
@@ -86,3 +119,71 @@ def _draw_pairs(
             pairs[one, other] = None
     chosen = np.array(list(pairs), dtype=np.int64)
     return chosen[:, 0], chosen[:, 1]
+
+
+def _enlarged(image: NDArray[np.float32]) -> NDArray[np.float64]:
+    """How much ink is where, from 0 to 1, of a digit at the size it has in a scene."""
+    square = image.reshape(_SIDE, _SIDE) / _INK
+    larger = ndimage.zoom(square, _DIGIT_SIDE / _SIDE, order=1, grid_mode=True, mode="nearest")
+    return np.asarray(larger, dtype=np.float64)
+
+
+def _photographs() -> list[NDArray[np.float64]]:
+    try:
+        return [photograph / 255 for photograph in load_sample_images().images]
+    except ImportError as error:
+        raise ImportError("digits-scenes needs Pillow; install lossnet[images]") from error
+
+
+def _scene(
+    digit: NDArray[np.float64],
+    others: NDArray[np.float64],
+    photographs: list[NDArray[np.float64]],
+    part: int,
+    random: np.random.Generator,
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """An image ``(32, 32, 3)`` and its mask."""
+    background = _background(photographs, part, random)
+    ink = np.zeros((_SCENE_SIDE, _SCENE_SIDE))
+    clutter = np.zeros_like(ink)
+    _paste(ink, digit, random)
+    for other in others:
+        top, left = random.integers(_DIGIT_SIDE - 8, size=2)
+        _paste(clutter, other[top : top + 8, left : left + 8], random)
+    # Across the scene the ink fades from its own colour almost to the background's.
+    usual = background.mean((0, 1))
+    colours = random.random((3, 3))
+    own = colours[np.linalg.norm(colours - usual, axis=1).argmax()]
+    angle = random.uniform(0, 2 * np.pi)
+    across, down = np.meshgrid(*[np.linspace(-1, 1, _SCENE_SIDE)] * 2)
+    strength = np.clip(0.7 + 0.6 * (np.cos(angle) * across + np.sin(angle) * down), 0.2, 1)
+    colour = usual + strength[..., None] * (own - usual)
+    opacity = random.uniform(0.7, 1) * np.maximum(ink, clutter)
+    for _ in range(2):
+        top, left = random.integers(_SCENE_SIDE - 8, size=2)
+        height, width = random.integers(4, 9, size=2)
+        opacity[top : top + height, left : left + width] = 0
+    image = background + opacity[..., None] * (colour - background)
+    image += random.normal(scale=0.03, size=image.shape)
+    return (image.clip(0, 1) * 255).round().astype(np.uint8), ink >= 0.4
+
+
+def _background(
+    photographs: list[NDArray[np.float64]], part: int, random: np.random.Generator
+) -> NDArray[np.float64]:
+    """The more varied of two pieces of the photographs, from the bands that belong to a part."""
+    pieces = []
+    for _ in range(2):
+        photograph = photographs[random.integers(len(photographs))]
+        band = random.choice(np.flatnonzero(np.array(_BANDS) == part))
+        top = random.integers(photograph.shape[0] - _SCENE_SIDE + 1)
+        left = band * _BAND + random.integers(_BAND - _SCENE_SIDE + 1)
+        pieces.append(photograph[top : top + _SCENE_SIDE, left : left + _SCENE_SIDE])
+    return max(pieces, key=np.std)
+
+
+def _paste(canvas: NDArray[np.float64], stamp: NDArray[np.float64], random: np.random.Generator) -> None:
+    """Put a stamp on the canvas, anywhere it fits."""
+    top, left = (random.integers(_SCENE_SIDE - side + 1) for side in stamp.shape)
+    place = canvas[top : top + stamp.shape[0], left : left + stamp.shape[1]]
+    np.maximum(place, stamp, out=place)

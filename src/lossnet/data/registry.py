@@ -8,21 +8,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import pooch
 from scipy import sparse
+from typing_extensions import TypeVar
 
 from lossnet.data import embedded
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.download import Download, fetch
 from lossnet.data.errors import DataError
+from lossnet.data.image_files import holds_images, read_images
+from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read
 from lossnet.data.splits import Split, stratified_split
 
-__all__ = ["Description", "Entry", "Loaded", "describe", "entry", "find", "load", "names"]
+__all__ = ["Description", "Entry", "Loaded", "MaskDescription", "describe", "entry", "find", "load", "names"]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
@@ -33,45 +36,54 @@ _CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
 _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
 AnyPath = str | PathLike[str]
+#: what the parts of a set are; where it is not said, it may be either
+Data = TypeVar("Data", bound=MultiLabelData | MaskData, default=Any)
 
 
 @dataclass(frozen=True)
 class Entry:
     """A data set the registry knows.
 
-    ``files`` is one file, or a train, a valid and a test file; ``beside`` comes with them.
-    ``sha256`` are checksums of the files we tested with.  ``make`` builds a set that has no files.
+    ``files`` is one file, or a train, a valid and a test file; ``beside`` comes with them.  They are in a
+    folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
+    made by hand.  ``sha256`` are checksums of the files we tested with.  ``make`` builds a set that has
+    no files.
     """
 
     name: str
     description: str
     files: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    layout: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     standardise: bool = False
     terms: str = ""
     home: str = ""
     downloads: tuple[Download, ...] = ()
     sha256: Mapping[str, str] = field(default_factory=dict)
-    make: Callable[[], tuple[MultiLabelData, Split]] | None = None
+    make: Callable[[], tuple[MultiLabelData | MaskData, Split]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
-    """A data set ready to train on: its three parts, preprocessed as the training part says."""
+class Loaded(Generic[Data]):
+    """A data set ready to train on: its three parts, preprocessed as the training part says.
+
+    Images are left as they are: their preprocessor has no columns and does nothing.
+    """
 
     name: str
     description: str
-    train: MultiLabelData
-    valid: MultiLabelData
-    test: MultiLabelData
+    train: Data
+    valid: Data
+    test: Data
     preprocessor: Preprocessor
     split_name: str
 
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in numbers."""
+    """A multi-label data set in numbers."""
 
     name: str
     description: str
@@ -82,6 +94,21 @@ class Description:
     labels_per_instance: float
     density: float
     frequent_labels: tuple[tuple[str, int], ...]
+    home: str
+    terms: str
+
+
+@dataclass(frozen=True)
+class MaskDescription:
+    """A set of images and masks in numbers; ``foreground`` is the share of foreground pixels."""
+
+    name: str
+    description: str
+    split_name: str
+    instances: dict[str, int]
+    size: str
+    channels: int
+    foreground: float
     home: str
     terms: str
 
@@ -213,6 +240,26 @@ _ENTRIES = {
             home="https://archive.ics.uci.edu/dataset/80",
             make=embedded.digits_pairs,
         ),
+        Entry(
+            "horses",
+            "horses in photographs of 32×32 (Weizmann); masks",
+            files=("horses32_splits.npz",),
+            folders=("weizmann_horses",),
+            layout="horses32_splits.npz holds train_images (160, 32, 32, 3) and train_masks (160, 32, 32) of "
+            "uint8, and the same as val_ (40) and test_ (128)",
+            terms="cite Borenstein & Ullman 2004",
+            home="https://www.msri.org/people/members/eranb/",
+            sha256={
+                "horses32_splits.npz": "c20cda235d29f9349fe23a43d564163de570b545c5f77e5bd3e77f673988818d"
+            },
+        ),
+        Entry(
+            "digits-scenes",
+            "digits painted on pieces of photographs; masks",
+            terms="from scikit-learn's copies of the UCI digits (CC-BY 4.0) and two photographs (CC-BY 2.0)",
+            home="https://scikit-learn.org/stable/datasets/loading_other_datasets.html",
+            make=embedded.digits_scenes,
+        ),
     )
 }
 
@@ -248,7 +295,8 @@ def load(
     seed: int = 0,
     progress: bool = True,
     preprocessor: Preprocessor | None = None,
-) -> Loaded:
+    resize: tuple[int, int] | None = None,
+) -> Loaded[Any]:
     """A data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
     A named set is looked for in ``data_dir``, then where the environment variable ``LOSSNET_DATA``
@@ -258,13 +306,22 @@ def load(
     labels.  The ``preprocessor`` is fitted on the training rows unless one is given: it standardises where
     that suits the named set, and files that are dense.
 
+    A folder of images and masks, or an archive of them, is read by `lossnet.data.image_files`: the parts
+    are then `MaskData`, else `MultiLabelData`.  ``resize`` gives a folder's images one height and width.
+
     >>> loaded = load("digits-pairs")
     >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
     (1800, 600, 600, 'fixed')
+    >>> load("digits-scenes").train.size
+    (32, 32)
     """
-    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress)
-    preprocessor = preprocessor or Preprocessor.fit(raw.parts[0], raw.entry.standardise)
-    train, valid, test = (preprocessor.apply(part) for part in raw.parts)
+    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress, resize)
+    train, valid, test = raw.parts
+    if isinstance(train, MaskData):
+        preprocessor = Preprocessor(np.zeros(0))
+    else:
+        preprocessor = preprocessor or Preprocessor.fit(train, raw.entry.standardise)
+        train, valid, test = (preprocessor.apply(part) for part in raw.parts)
     return Loaded(raw.entry.name, raw.entry.description, train, valid, test, preprocessor, raw.split_name)
 
 
@@ -276,16 +333,31 @@ def describe(
     seed: int = 0,
     progress: bool = True,
     frequent: int = 10,
-) -> Description:
+    resize: tuple[int, int] | None = None,
+) -> Description | MaskDescription:
     """A data set in numbers, counted over its three parts.
 
     >>> describe("digits-pairs").labels_per_instance
     2.0
+    >>> describe("digits-scenes").size
+    '32×32'
     """
-    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress)
-    counts = sum(np.asarray(part.y.sum(axis=0, dtype=np.int64)) for part in raw.parts)
+    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress, resize)
     instances = {part: len(data) for part, data in zip(("train", "valid", "test"), raw.parts, strict=True)}
     first = raw.parts[0]
+    if isinstance(first, MaskData):
+        return MaskDescription(
+            name=raw.entry.name,
+            description=raw.entry.description,
+            split_name=raw.split_name,
+            instances=instances,
+            size=f"{first.size[0]}×{first.size[1]}",
+            channels=first.channels,
+            foreground=float(np.concatenate([part.masks for part in raw.parts]).mean()),
+            home=raw.entry.home,
+            terms=raw.entry.terms,
+        )
+    counts = sum(np.asarray(part.y.sum(axis=0, dtype=np.int64)) for part in raw.parts)
     per_instance = float(np.sum(counts)) / sum(instances.values())
     order = np.argsort(-np.asarray(counts), kind="stable")[:frequent]
     return Description(
@@ -321,7 +393,7 @@ class _Raw:
     """Three parts as read."""
 
     entry: Entry
-    parts: tuple[MultiLabelData, MultiLabelData, MultiLabelData]
+    parts: tuple[Any, ...]  # all three MultiLabelData, or all MaskData
     split_name: str
 
 
@@ -332,19 +404,32 @@ def _read_raw(
     labels: Any,
     seed: int,
     progress: bool,
+    resize: tuple[int, int] | None,
 ) -> _Raw:
     name = fspath(name_or_path)
+    data: MultiLabelData | MaskData
+    own: Split | None
     if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
+        if holds_images(name):
+            if labels is not None:
+                raise DataError("images have masks for labels; leave labels=, --labels out", name)
+            data, own = read_images(name, resize)
+            return _split(Entry(Path(name).name, f"the images in {name}"), data, split, seed, own, "files")
+        _refuse_resize(resize, name)
         data = read(name, labels)
         made = Entry(Path(name).name, f"the file {name}", standardise=not data.is_sparse)
         return _split(made, data, split, seed)
     found = entry(name)
     if labels is not None:
         raise DataError(f"{name!r} has its own labels; labels=, --labels are for files")
+    _refuse_resize(resize, name)
     if found.make is not None:
-        data, fixed = found.make()
-        return _split(found, data, split, seed, fixed, "fixed")
+        data, own = found.make()
+        return _split(found, data, split, seed, own, "fixed")
     folder = find(name, data_dir) or _download(found, data_dir, progress)
+    if holds_images(folder / found.files[0]):
+        data, own = read_images(folder / found.files[0])
+        return _split(found, data, split, seed, own, "files")
     parts = [read(folder / file, **found.options) for file in found.files]
     if len(parts) == 3:
         data = _joined(parts, [folder / file for file in found.files])
@@ -357,9 +442,14 @@ def _read_raw(
     return _split(found, parts[0], split, seed)
 
 
+def _refuse_resize(resize: tuple[int, int] | None, name: str) -> None:
+    if resize is not None:
+        raise DataError(f"{name!r} is no folder of images; resize= is for those")
+
+
 def _split(
     found: Entry,
-    data: MultiLabelData,
+    data: MultiLabelData | MaskData,
     file: AnyPath | None,
     seed: int,
     own: Split | None = None,
@@ -370,10 +460,11 @@ def _split(
         chosen, name = Split.read(file, len(data)), Path(file).name
     elif own is not None:
         chosen, name = own, own_name
+    elif isinstance(data, MaskData):
+        chosen, name = stratified_split(np.zeros((len(data), 0)), seed=seed), f"random(seed={seed})"
     else:
         chosen, name = stratified_split(data.y, seed=seed), f"stratified(seed={seed})"
-    parts = (data.take(chosen.train), data.take(chosen.valid), data.take(chosen.test))
-    return _Raw(found, parts, name)
+    return _Raw(found, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
 
 
 def _joined(parts: list[MultiLabelData], paths: list[Path]) -> MultiLabelData:
@@ -393,7 +484,8 @@ def _folders(found: Entry, data_dir: AnyPath | None) -> list[Path]:
     given = [data_dir, os.environ.get(ENVIRONMENT_VARIABLE) or None]
     roots = [Path(root).expanduser() for root in given if root is not None]
     roots.append(Path(pooch.os_cache("lossnet")))
-    return [folder for root in roots for folder in (root / found.name, root / "mlc" / found.name)]
+    names = (found.name, f"mlc/{found.name}", *found.folders)
+    return [root / name for root in roots for name in names]
 
 
 def _download(found: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
@@ -412,4 +504,5 @@ def _download(found: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
     what = f"the files of {found.name!r} ({files}) are in none of {places}"
     where = f"get them from {found.home} and unpack them into DIR/{found.name}/"
     how = f"then pass that DIR as the data directory (--data-dir) or set {ENVIRONMENT_VARIABLE}=DIR"
-    raise DataError(f"{failed}{what}; {where}, {how}")
+    layout = f"; {found.layout}" if found.layout else ""
+    raise DataError(f"{failed}{what}; {where}, {how}{layout}")

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from os import PathLike, fspath
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, read_bytes
 
-__all__ = ["read_npz"]
+__all__ = ["read_arrays", "read_npz"]
+
+#: what NumPy and zipfile raise over archives that are cut, damaged, encrypted or no archives at all
+_BROKEN = (
+    OSError,
+    ValueError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLabelData:
@@ -29,14 +46,7 @@ def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLab
     2
     """
     path = fspath(path)
-    content = read_bytes(path)
-    if not content:
-        raise DataError("the file is empty", path, 1)
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"not a readable .npz archive of plain arrays ({error})", path) from None
+    arrays = read_arrays(path)
     if like is not None and "x" in arrays and arrays["x"].ndim == 2:
         arrays.setdefault("y", np.zeros((len(arrays["x"]), len(like.label_names))))
         # Arrays without names are taken to have the trained columns, in order.
@@ -54,3 +64,24 @@ def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLab
         return MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
     except DataError as error:
         raise error.at(path) from None
+
+
+def read_arrays(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:
+    """All arrays of an ``.npz`` archive by name; pickled objects are refused.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "small.npz")
+    ...     np.savez(path, x=np.eye(2))
+    ...     list(read_arrays(path))
+    ['x']
+    """
+    content = read_bytes(path)
+    if not content:
+        raise DataError("the file is empty", path, 1)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except _BROKEN as error:
+        raise DataError(f"not a readable .npz archive of plain arrays ({error})", path) from None

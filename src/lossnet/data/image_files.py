@@ -1,0 +1,251 @@
+"""Images and masks from files: NumPy archives, and folders of PNG and JPEG files.
+
+Each reader gives the data and, where the files say it, which rows train, validate and test.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossnet.data.errors import DataError
+from lossnet.data.images import MaskData
+from lossnet.data.readers.arrays import read_arrays
+from lossnet.data.splits import Split
+
+__all__ = ["holds_images", "join_parts", "read_folder", "read_images", "read_npz"]
+
+#: The parts of a set, and how their arrays and folders may be called.
+_PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+_LAYOUT = "images/ and masks/, or train/, valid/ and test/ with those two in each"
+
+
+def holds_images(path: str | PathLike[str]) -> bool:
+    """Whether a path is for `read_images`: a folder, or an archive with the arrays that `read_npz` reads.
+
+    >>> holds_images("music.arff")
+    False
+    """
+    path = Path(path)
+    if path.is_dir():
+        return True
+    if path.suffix.lower() != ".npz":
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return False
+    return not {"x", "y"} <= names and any(name.endswith(("images", "masks")) for name in names)
+
+
+def read_images(
+    path: str | PathLike[str], resize: tuple[int, int] | None = None
+) -> tuple[MaskData, Split | None]:
+    """Read a folder with `read_folder`, anything else with `read_npz`."""
+    if Path(path).is_dir():
+        return read_folder(path, resize)
+    if resize is not None:
+        raise DataError("only folders of images can be resized; leave resize= out", path)
+    return read_npz(path)
+
+
+def read_npz(path: str | PathLike[str]) -> tuple[MaskData, Split | None]:
+    """Read an ``.npz`` archive with ``images`` and ``masks``, as `MaskData.from_arrays` takes them.
+
+    An archive that is already split has ``train_images``, ``train_masks``, the same with ``valid_`` (or
+    ``val_``) and with ``test_``; other arrays are passed over.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "cats.npz")
+    ...     np.savez(path, images=np.zeros((7, 32, 32, 3), np.uint8), masks=np.zeros((7, 32, 32), bool))
+    ...     data, split = read_npz(path)
+    >>> len(data), data.channels, data.size, split
+    (7, 3, (32, 32), None)
+    """
+    arrays = read_arrays(path)
+    if "images" in arrays or "masks" in arrays:
+        return _from_archive(path, arrays, ""), None
+    parts = []
+    for spellings in _PARTS.values():
+        prefix = next((name for name in spellings if f"{name}_images" in arrays), spellings[0])
+        parts.append(_from_archive(path, arrays, f"{prefix}_"))
+    return join_parts(parts, path)
+
+
+def read_folder(
+    path: str | PathLike[str], resize: tuple[int, int] | None = None
+) -> tuple[MaskData, Split | None]:
+    """Read ``DIR/images/NAME.png`` and its mask ``DIR/masks/NAME.png``, and so on; or JPEG files.
+
+    A set that is already split has ``images`` and ``masks`` in each of ``DIR/train``, ``DIR/valid`` (or
+    ``DIR/val``) and ``DIR/test``.  A mask's foreground is where it is lighter than mid-grey (above 127).
+    ``resize=(height, width)`` brings images and masks to one size.  Needs the ``[images]`` extra.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
+    >>> with TemporaryDirectory() as folder:
+    ...     for kind in ("images", "masks"):
+    ...         Path(folder, kind).mkdir()
+    ...         Image.new("L", (40, 30), 255).save(Path(folder, kind, "cat.png"))
+    ...     data, split = read_folder(folder)
+    >>> len(data), data.channels, data.size, float(data.masks.mean())
+    (1, 1, (30, 40), 1.0)
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError("no such folder; check the path", folder)
+    if resize is not None and min(resize) < 1:
+        raise ValueError(f"resize must be a height and a width of at least 1, not {resize}")
+    if (folder / "images").is_dir():
+        return _read_part(folder, resize), None
+    found = {part: next((n for n in s if (folder / n).is_dir()), None) for part, s in _PARTS.items()}
+    absent = [f"{part}/" for part, name in found.items() if name is None]
+    if absent:
+        what = f"the folder has no images/ and no {', '.join(absent)}"
+        raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
+    return join_parts([_read_part(folder / str(name), resize) for name in found.values()], folder)
+
+
+def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskData, Split]:
+    """The training, validation and test part as one set, and the split that takes it apart again.
+
+    >>> one = MaskData(np.zeros((2, 1, 3, 3)), np.zeros((2, 3, 3)))
+    >>> data, split = join_parts([one, one, one], "cats")
+    >>> len(data), split.valid
+    (6, array([2, 3]))
+    """
+    first = (*parts[0].size, parts[0].channels)
+    for name, part in zip(_PARTS, parts, strict=True):
+        if not len(part):
+            raise DataError(f"{name} has no images; each part needs some", path)
+        if (*part.size, part.channels) != first:
+            found = (*part.size, part.channels)
+            what = f"{name} has images of height, width and channels {found}, train of {first}"
+            raise DataError(f"{what}; all images must be alike", path)
+    joined = (np.concatenate([getattr(part, kind) for part in parts]) for kind in ("images", "masks"))
+    ends = np.cumsum([len(part) for part in parts])
+    rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
+    return MaskData(*joined), Split(*rows)
+
+
+def _from_archive(path: str | PathLike[str], arrays: dict[str, NDArray[Any]], prefix: str) -> MaskData:
+    images, masks = f"{prefix}images", f"{prefix}masks"
+    if images not in arrays or masks not in arrays:
+        lacks = " and ".join(name for name in (images, masks) if name not in arrays)
+        layout = "it must have images and masks, or train_images, train_masks, valid_images, …"
+        raise DataError(f"has arrays {sorted(arrays)} but no {lacks}; {layout}", path)
+    try:
+        return MaskData.from_arrays(arrays[images], arrays[masks])
+    except DataError as error:
+        where = f"in {images} and {masks}: " if prefix else ""
+        raise DataError(where + error.message, path) from None
+
+
+def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
+    """The images of one folder, in the order of their names."""
+    images, masks = _files(folder / "images"), _files(folder / "masks")
+    for stem, file in images.items():
+        if stem not in masks:
+            what = f"there is no {stem}.png (or .jpg) in {folder / 'masks'}"
+            raise DataError(f"{what}; add its mask or remove the image", file)
+    for stem, file in masks.items():
+        if stem not in images:
+            what = f"there is no image {stem}.png (or .jpg) in {folder / 'images'}"
+            raise DataError(f"{what}; add it or remove the mask", file)
+    pictures: list[NDArray[np.uint8]] = []
+    shapes: list[NDArray[np.uint8]] = []
+    for stem, file in images.items():
+        picture, mask = _read_picture(file), _read_picture(masks[stem], grey=True)
+        if mask.shape != picture.shape[:2]:
+            what = f"the mask is {_size(mask)} but its image {_size(picture)} (height × width)"
+            raise DataError(f"{what}; they must cover each other", masks[stem])
+        if resize is not None:
+            picture = _resized(picture, resize)
+            mask = _resized(np.where(mask > 127, np.uint8(255), np.uint8(0)), resize)
+        if pictures and picture.shape[:2] != pictures[0].shape[:2]:
+            first = next(iter(images.values())).name
+            what = f"the image is {_size(picture)} but {first} is {_size(pictures[0])} (height × width)"
+            raise DataError(f"{what}; make them one size, or pass resize=(height, width)", file)
+        pictures.append(picture)
+        shapes.append(mask)
+    if not any((mask > 127).any() for mask in shapes) and any(mask.any() for mask in shapes):
+        brightest = max(int(mask.max()) for mask in shapes)
+        what = (
+            f"no mask has foreground: the lightest pixel of all is {brightest}, and foreground is above 127"
+        )
+        raise DataError(f"{what}; write masks as black and white", folder / "masks")
+    if len({picture.ndim for picture in pictures}) > 1:  # grey among colour
+        pictures = [_coloured(picture) for picture in pictures]
+    return MaskData.from_arrays(np.stack(pictures), np.stack(shapes) > 127)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The images of a folder by the stem of their names."""
+    if not folder.is_dir():
+        raise DataError(f"no such folder; a folder of images has {_LAYOUT}", folder)
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix.lower() not in _SUFFIXES or file.name.startswith("."):
+            continue
+        if file.stem in found:
+            what = f"{found[file.stem].name} has the same name but for the extension"
+            raise DataError(f"{what}; images and masks are matched by it, so remove one", file)
+        found[file.stem] = file
+    if not found:
+        raise DataError(f"no files {', '.join(_SUFFIXES)} here; put them in", folder)
+    return found
+
+
+def _read_picture(file: Path, grey: bool = False) -> NDArray[np.uint8]:
+    """Grey levels ``(height, width)``, or ``(height, width, 3)`` of a colour image unless ``grey``."""
+    pillow, operations = _pillow()
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns of images that would take gigabytes, and raises for larger ones still.
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(file, formats=("PNG", "JPEG")) as opened:
+                picture = operations.exif_transpose(opened)
+                picture.load()
+    except FileNotFoundError:
+        raise DataError("no such file; check the path", file) from None
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
+        raise DataError(f"the image is suspiciously large ({error}); make it smaller", file) from None
+    except Exception as error:  # decoders of damaged files raise almost anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(f"not a readable PNG or JPEG image ({reason}); save it again", file) from None
+    if picture.mode.startswith("I"):  # 16 bits a pixel
+        return (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+    no_colour = picture.mode in ("1", "L", "LA", "La")
+    return np.array(picture.convert("L" if grey or no_colour else "RGB"))
+
+
+def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    pillow, _ = _pillow()
+    height, width = size
+    resized = pillow.fromarray(picture).resize((width, height), pillow.Resampling.BILINEAR)
+    return np.array(resized)
+
+
+def _coloured(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=2)
+
+
+def _pillow() -> tuple[Any, Any]:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImportError("reading images needs Pillow; install lossnet[images]") from error
+    return Image, ImageOps
+
+
+def _size(picture: NDArray[np.uint8]) -> str:
+    return f"{picture.shape[0]}×{picture.shape[1]}"
