@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
-from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
+from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
 
 fast = settings(max_examples=40, deadline=None, database=None)
 
@@ -370,3 +370,151 @@ def test_infinite_logits_of_padding_and_of_forbidden_tags_harm_nothing():
         log_prob.exp(), torch.tensor([[1.0]]).exp() / (1 + torch.tensor([[1.0]]).exp())
     )
     assert Tags(3).relax(logits, mask).isfinite().all()
+
+
+# ---------------------------------------------------------------- coherent masks
+
+FIELDS = [Blocks(1), Blocks(3), Blocks(40), Smooth(0.3), Smooth(2.0)]
+every_field = pytest.mark.parametrize("field", FIELDS, ids=str)
+
+
+@every_field
+@pytest.mark.parametrize("shape", [(2, 3, 7, 9), (2, 1, 1), (1, 4, 8, 5)])
+def test_fields_have_the_shape_type_and_independence_asked_for(field, shape):
+    torch.manual_seed(0)
+    like = torch.zeros(shape, dtype=torch.float64)
+    drawn = field(like)
+    assert drawn.shape == shape
+    assert drawn.dtype == torch.float64
+    flat = drawn.reshape(-1, *shape[-2:])
+    assert all((flat[i] != flat[j]).all() for i in range(len(flat)) for j in range(i))
+
+
+@every_field
+def test_fields_are_standard_normal_at_every_pixel_borders_included(field):
+    torch.manual_seed(0)
+    count = 40_000
+    drawn = field(torch.zeros(count, 6, 7))
+    assert drawn.mean(0).abs().max() < 4.5 / math.sqrt(count)
+    assert (drawn.var(0) - 1).abs().max() < 4.5 * math.sqrt(2 / count)
+    for row, column in ((0, 0), (0, 3), (5, 6), (3, 3)):
+        assert stats.kstest(drawn[:2000, row, column].numpy(), "norm").pvalue > 1e-3
+
+
+def test_smooth_fields_correlate_as_stated():
+    torch.manual_seed(0)
+    drawn = Smooth(1.5)(torch.zeros(20_000, 25, 25))
+    centre = drawn[:, 12, 12]
+    for down, across in ((0, 1), (1, 1), (0, 3), (4, 2)):
+        found = (centre * drawn[:, 12 + down, 12 + across]).mean()
+        expected = math.exp(-(down**2 + across**2) / (4 * 1.5**2))
+        assert found.item() == pytest.approx(expected, abs=5 / math.sqrt(20_000))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_blocks_are_squares_on_a_grid_that_lies_everywhere_equally_often(size):
+    torch.manual_seed(0)
+    count, length = 3000, 11
+    drawn = Blocks(size)(torch.zeros(count, length, length))
+    for axis in (1, 2):
+        edges = drawn.diff(dim=axis).ne(0)
+        assert torch.equal(edges.any(3 - axis), edges.all(3 - axis))  # edges run through
+        edges = edges.any(3 - axis)
+        places = torch.arange(length - 1)
+        for image in edges[:200]:
+            at = places[image]
+            assert (at.diff() == size).all()
+            assert len(at) >= (length - 1) // size
+        share = edges.float().mean(0)
+        assert (share - 1 / size).abs().max() <= 4.5 * math.sqrt(1 / size * (1 - 1 / size) / count)
+
+
+@every_field
+def test_coherent_samples_keep_every_pixels_probability(field):
+    torch.manual_seed(0)
+    count, logits = 20_000, random_logits((4, 6), scale=2.0)
+    p = logits.sigmoid()
+    frequency = Mask(field).sample(logits, count).mean(1)
+    assert ((frequency - p).abs() < 4 * (p * (1 - p) / count).sqrt()).all()
+
+
+@pytest.mark.parametrize("field", [Blocks(4), Smooth(2.0)], ids=str)
+def test_neighbours_of_coherent_samples_agree_more_often(field):
+    torch.manual_seed(0)
+    logits = random_logits((12, 12), scale=0.5)
+
+    def agreement(space):
+        drawn = space.sample(logits, 200)
+        return (drawn[..., 1:] == drawn[..., :-1]).double().mean()
+
+    assert agreement(Mask()) < 0.6
+    assert agreement(Mask(field)) > 0.75
+
+
+def test_a_field_without_coherence_draws_independent_pixels():
+    torch.manual_seed(0)
+    outputs, logits = every_output(Mask(), (2, 2)), random_logits((2, 2), scale=0.7)
+    expected = Mask().log_prob(logits, for_each(outputs)).exp().numpy()
+    for field in (Blocks(1), Smooth(0.05)):
+        drawn = Mask(field).sample(logits, 20_000)
+        same = (drawn.flatten(2).unsqueeze(2) == outputs.flatten(1)).all(-1)
+        for row in range(2):
+            counts = same[row].sum(0).numpy()
+            assert stats.chisquare(counts, expected[row] * 20_000).pvalue > 1e-3
+
+
+@every_field
+def test_coherent_samples_are_discrete_masked_and_without_gradient(field):
+    torch.manual_seed(0)
+    logits = random_logits((5, 4)).float().requires_grad_()
+    mask = torch.ones(2, 5, 4)
+    mask[..., 2:] = 0
+    drawn = Mask(field).sample(logits + 2, 7, mask)
+    assert drawn.shape == (2, 7, 5, 4)
+    assert drawn.dtype == torch.float32
+    assert not drawn.requires_grad
+    assert set(drawn.unique().tolist()) == {0.0, 1.0}
+    assert drawn[..., 2:].eq(0).all()
+
+
+@every_field
+def test_sure_impossible_and_undefined_pixels_are_drawn_as_ever(field):
+    logits = torch.tensor([[[torch.inf, -torch.inf, torch.nan, 60.0, -60.0]]])
+    drawn = Mask(field).sample(logits, 500)
+    torch.testing.assert_close(drawn, torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]).expand_as(drawn))
+
+
+@every_field
+def test_perturbations_follow_the_field(field):
+    torch.manual_seed(0)
+    prediction = Prediction(Mask(field), random_logits((6, 8)))
+    state = torch.get_rng_state()
+    perturbed = prediction.perturb(3, 0.7)
+    torch.set_rng_state(state)
+    expected = prediction.logits.unsqueeze(1) + 0.7 * field(perturbed)
+    torch.testing.assert_close(perturbed, expected.sigmoid())
+
+
+def test_masks_without_noise_draw_what_bernoulli_draws():
+    logits = random_logits((5, 4)).float()
+    torch.manual_seed(3)
+    drawn = Mask().sample(logits, 7)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.bernoulli(logits.sigmoid().unsqueeze(1).expand(2, 7, 5, 4)))
+    torch.manual_seed(3)
+    perturbed = Prediction(Mask(), logits).perturb(7, 0.5)
+    torch.manual_seed(3)
+    noise = torch.randn_like(logits.unsqueeze(1).expand(-1, 7, -1, -1))
+    torch.testing.assert_close(perturbed, (logits.unsqueeze(1) + 0.5 * noise).sigmoid())
+
+
+def test_noise_is_part_of_the_space_but_not_of_its_probabilities():
+    assert Mask(Smooth(2.0)) == Mask(noise=Smooth(2.0)) != Mask()
+    logits, outputs = random_logits((2, 2)), for_each(every_output(Mask(), (2, 2)))
+    assert torch.equal(Mask(Blocks(4)).log_prob(logits, outputs), Mask().log_prob(logits, outputs))
+
+
+@pytest.mark.parametrize(("field", "size"), [(Blocks, 0), (Smooth, 0.0), (Smooth, math.nan)])
+def test_fields_without_extent_are_refused(field, size):
+    with pytest.raises(ValueError, match=r"at least one pixel|positive scale"):
+        field(size)

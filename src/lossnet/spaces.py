@@ -6,13 +6,13 @@ candidate outputs always carry a candidate axis::
     logits, truth, relaxed    (batch, *event)
     candidates                (batch, K, *event)
 
-=============  ==================  ==========================================================
-space          event               an output is
-=============  ==================  ==========================================================
-`MultiLabel`   ``(labels,)``       a set of labels: independent Bernoulli variables
-`Tags`         ``(length, tags)``  one tag per token, one-hot; padded tokens are all zeros
-`Mask`         ``(height, width)``  a binary image: independent Bernoulli pixels
-=============  ==================  ==========================================================
+=============  ===================  ====================================================================
+space          event                an output is
+=============  ===================  ====================================================================
+`MultiLabel`   ``(labels,)``        a set of labels: independent Bernoulli variables
+`Tags`         ``(length, tags)``   one tag per token, one-hot; padded tokens are all zeros
+`Mask`         ``(height, width)``  a binary image: Bernoulli pixels, drawn independently or coherently
+=============  ===================  ====================================================================
 
 Padding is part of the space: ``mask`` is 1 where a unit (token, pixel) is real and 0 where it is padding,
 and the outputs of padded units are zeros, so that nothing computed from them changes with padding.
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Batch", "Mask", "MultiLabel", "Prediction", "Space", "Tags"]
+__all__ = ["Batch", "Blocks", "Field", "Mask", "MultiLabel", "Prediction", "Smooth", "Space", "Tags"]
 
 
 class Batch(NamedTuple):
@@ -74,6 +74,10 @@ class Space(ABC):
     @abstractmethod
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """An all-zero output for each input, ``(batch, *event)``: the shape that logits will have."""
+
+    def gaussian(self, like: Tensor) -> Tensor:
+        """Standard normal noise of that shape, with or without candidate axis; units independent."""
+        return torch.randn_like(like)
 
     def _masked(self, values: Tensor, mask: Tensor | None) -> Tensor:
         """Values ``(batch, *event)`` or ``(batch, K, *event)`` with padded units set to zero."""
@@ -131,18 +135,108 @@ class MultiLabel(_Binary):
         return torch.zeros(len(x), self.labels, device=x.device, dtype=_float_type(x))
 
 
+class Field(ABC):
+    """Gaussian noise that hangs together across an image: unit variance at every pixel, neighbours alike."""
+
+    @abstractmethod
+    def __call__(self, like: Tensor) -> Tensor:
+        """A field for each image of a tensor ``(*images, height, width)``, independent of the others."""
+
+
+@dataclass(frozen=True)
+class Blocks(Field):
+    """Constant on squares of ``size`` pixels, on a grid that lies differently in each image.
+
+    >>> field = Blocks(size=4)(torch.zeros(1, 3, 16, 16))
+    >>> sum(len(image.unique()) <= 25 for image in field[0])  # 4 × 4 squares, or 5 with cut ones
+    3
+    """
+
+    size: int = 4
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"blocks have a size of at least one pixel, not {self.size}")
+
+    def __call__(self, like: Tensor) -> Tensor:
+        height, width = like.shape[-2:]
+        images = like.shape[:-2].numel()
+        squares = [(length + self.size - 2) // self.size + 1 for length in (height, width)]
+        values = torch.randn(images, *squares, device=like.device, dtype=like.dtype)
+        offsets = torch.randint(self.size, (2, images, 1), device=like.device)
+        rows = (torch.arange(height, device=like.device) + offsets[0]) // self.size
+        columns = (torch.arange(width, device=like.device) + offsets[1]) // self.size
+        image = torch.arange(images, device=like.device)[:, None, None]
+        return values[image, rows[:, :, None], columns[:, None, :]].reshape(like.shape)
+
+
+@dataclass(frozen=True)
+class Smooth(Field):
+    """White noise blurred by a Gaussian of ``scale`` pixels and brought back to unit variance.
+
+    Pixels at a distance ``d`` correlate as ``exp(−d² / 4 scale²)``, a little more along the borders.
+
+    >>> field = Smooth(scale=2.0)(torch.zeros(1, 3, 16, 16))
+    >>> field.shape, bool(field.diff().std() < 0.5)
+    (torch.Size([1, 3, 16, 16]), True)
+    """
+
+    scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"a blur has a positive scale, not {self.scale}")
+
+    def __call__(self, like: Tensor) -> Tensor:
+        noise = torch.randn(like.shape, device=like.device, dtype=like.dtype)
+        down, across = (self._blur(length, like) for length in like.shape[-2:])
+        field: Tensor = down @ noise @ across.T
+        return field
+
+    def _blur(self, length: int, like: Tensor) -> Tensor:
+        """Weights ``(length, length)`` of one direction; rows of unit norm keep the variance at borders."""
+        place = torch.arange(length, device=like.device, dtype=like.dtype)
+        weights = torch.exp(-((place[:, None] - place) ** 2) / (2 * self.scale**2))
+        return F.normalize(weights, dim=1)
+
+
 @dataclass(frozen=True)
 class Mask(_Binary):
     """Binary images, ``(height, width)``; the size is read from the logits.
 
+    Independent pixels make samples that no image looks like (SEAL §4.4).  With ``noise``, `sample` draws
+    coherent ones through a Gaussian copula, ``y_i = [Φ(g_i) < p_i]`` with the field ``g`` that the noise
+    gives, and `Prediction.perturb` adds the same kind of field to the logits.  Each pixel alone is still
+    drawn with exactly its probability ``p_i``; independent ``g`` would be the plain sampling.
+
+    `log_prob` stays that of independent pixels, ``P``, whatever ``Q`` the samples come from: the two agree
+    on single pixels only.  NCE corrects for ``P``, so that its optimum becomes ``−E = log p(y|x) −
+    log Q(y|x)/P(y|x)``: the energy learns what holds pixels together beyond what the noise does already.
+
     >>> Mask().decode(torch.tensor([[[0.2, 0.7]]]))
     tensor([[[0., 1.]]])
+    >>> Mask(noise=Smooth(scale=2.0)).sample(torch.zeros(2, 24, 24), 5).shape
+    torch.Size([2, 5, 24, 24])
     """
 
+    noise: Field | None = None
     event_dims = 2
+
+    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+        if self.noise is None:
+            return super().sample(logits, count, mask)
+        logits = logits.detach().unsqueeze(1)
+        field = self.noise(logits.expand(-1, count, -1, -1))
+        # Φ(g) < σ(l), as log-odds: these are exact in both tails.  No odds are below NaN.
+        odds = torch.special.log_ndtr(field) - torch.special.log_ndtr(-field)
+        return self._masked((odds < logits).to(logits.dtype), mask)
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))
+
+    def gaussian(self, like: Tensor) -> Tensor:
+        """Standard normal noise of that shape, with or without candidate axis; coherent if ``noise`` is."""
+        return super().gaussian(like) if self.noise is None else self.noise(like)
 
 
 @dataclass(frozen=True)
@@ -222,9 +316,9 @@ class Prediction:
         return self.space.sample(self.logits, count, self.mask)
 
     def perturb(self, count: int, std: float) -> Tensor:
-        """Relaxed outputs of logits with Gaussian noise added, ``(batch, count, *event)``."""
+        """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""
         logits = self.logits.unsqueeze(1).expand(-1, count, *self.logits.shape[1:])
-        return self.space.relax(logits + std * torch.randn_like(logits), self.mask)
+        return self.space.relax(logits + std * self.space.gaussian(logits), self.mask)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """``log P(y|x)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""

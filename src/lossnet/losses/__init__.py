@@ -16,7 +16,7 @@ energies with the truth's.  A task loss is what a task net minimises: energy, cr
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss
 from lossnet.losses.contrastive import CD, NCE, Ranking
-from lossnet.losses.fixed import Asymmetric, cross_entropy
+from lossnet.losses.fixed import Asymmetric, Dice, Lovasz, cross_entropy
 from lossnet.losses.margin import Margin, Perceptron
 from lossnet.losses.regression import Regression, RegressionS
 from lossnet.losses.task import TaskLoss
@@ -25,8 +25,10 @@ __all__ = [
     "CD",
     "NCE",
     "Asymmetric",
+    "Dice",
     "EnergyFunction",
     "EnergyLoss",
+    "Lovasz",
     "Margin",
     "Perceptron",
     "Ranking",

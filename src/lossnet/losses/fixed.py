@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lossnet.spaces import Prediction
 
-__all__ = ["Asymmetric", "FixedLoss", "cross_entropy"]
+__all__ = ["Asymmetric", "Dice", "FixedLoss", "Lovasz", "cross_entropy"]
 
 #: ``(prediction, truth) ↦ (batch,)``
 FixedLoss = Callable[[Prediction, Tensor], Tensor]
@@ -55,3 +55,57 @@ class Asymmetric:
         if prediction.mask is not None:
             losses = losses * prediction.mask
         return losses.flatten(1).sum(1)
+
+
+@dataclass(frozen=True)
+class Dice:
+    """Soft Dice cost of binary units, ``1 − (2 Σ ŷy + s) / (Σ ŷ + Σ y + s)`` with ``s = smoothing``.
+
+    One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is.  It is
+    `F1`'s cost but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
+
+    >>> from lossnet.spaces import Mask
+    >>> prediction = Prediction(Mask(), torch.tensor([[[99.0, 99.0]]]))
+    >>> Dice(smoothing=0)(prediction, torch.tensor([[[1.0, 0.0]]]))
+    tensor([0.3333])
+    """
+
+    smoothing: float = 1.0
+
+    def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
+        relaxed, truth = prediction.relaxed, _real(prediction, truth)
+        overlap = (relaxed * truth).flatten(1).sum(1)
+        total = (relaxed + truth).flatten(1).sum(1)
+        return 1 - (2 * overlap + self.smoothing) / (total + self.smoothing)
+
+
+@dataclass(frozen=True)
+class Lovasz:
+    """Binary Lovász hinge (Berman et al. 2018), a convex surrogate of ``1 − IoU``, ``(batch,)``.
+
+    ``Σ_i m_i (Δ_i − Δ_{i−1})`` over the hinge errors ``m_i = [1 − (2 y_i − 1) l_i]₊`` in descending order,
+    where ``Δ_i`` is ``1 − IoU`` if just the ``i`` worst pixels were wrong: the Lovász extension of the
+    Jaccard loss.  Logits of ±1 give twice ``1 − IoU``.  One number for each image, not a sum over pixels
+    as cross-entropy is; it is piecewise linear in the logits, so that it has no curvature.
+
+    >>> from lossnet.spaces import Mask
+    >>> prediction = Prediction(Mask(), torch.tensor([[[1.0, 1.0, -1.0]]]))
+    >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
+    tensor([1.])
+    """
+
+    def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
+        truth = _real(prediction, truth)
+        errors = _real(prediction, F.relu(1 - (2 * truth - 1) * prediction.logits)).flatten(1)
+        errors, order = errors.sort(dim=1, descending=True)  # padding comes last, with errors of 0
+        missed = truth.flatten(1).gather(1, order).cumsum(1)
+        added = torch.arange(1, errors.shape[1] + 1, device=errors.device) - missed
+        total = truth.flatten(1).sum(1, keepdim=True)
+        jaccard = 1 - (total - missed) / (total + added)
+        steps = torch.diff(jaccard, dim=1, prepend=torch.zeros_like(jaccard[:, :1]))
+        return (errors * steps).sum(1)
+
+
+def _real(prediction: Prediction, values: Tensor) -> Tensor:
+    """Values ``(batch, *event)`` with those of padded units set to zero."""
+    return values if prediction.mask is None else torch.where(prediction.mask.bool(), values, 0)

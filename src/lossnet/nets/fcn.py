@@ -1,0 +1,168 @@
+"""Networks that read images and answer with a logit for every pixel.
+
+All activations here are smooth: implicit gradients and energies differentiate a network twice, and the
+second derivative of a rectified linear unit is zero wherever it exists.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["FCN", "Normalise", "UNet", "conv"]
+
+
+class FCN(nn.Module):
+    """The fully convolutional task net of Gygli et al. (2017) and SEAL §4.4: images to logits of pixels.
+
+    Three 5×5 convolutions, of stride 1, 2 and 2, and two 5×5 transposed convolutions back to full
+    resolution; the features met on the way down are added on the way up (Long et al. 2015).  SiLU takes the
+    place of ReLU and learns as fast; softplus learns more slowly.  Images ``(batch, channels, height,
+    width)`` in [0, 1], of any size, give logits ``(batch, height, width)``.
+
+    >>> FCN()(torch.rand(2, 3, 24, 21)).shape
+    torch.Size([2, 24, 21])
+    """
+
+    def __init__(self, channels: int = 3, filters: tuple[int, int, int] = (64, 128, 128)) -> None:
+        super().__init__()
+        fine, middle, coarse = filters
+        self.normalise = Normalise(channels)
+        self.fine = conv(channels, fine, 5)
+        self.middle = conv(fine, middle, 5, stride=2)
+        self.coarse = conv(middle, coarse, 5, stride=2)
+        self.to_middle = _Up(coarse, middle)
+        self.to_fine = _Up(middle, fine)
+        self.head = nn.Conv2d(fine, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(batch, height, width)``."""
+        fine = F.silu(self.fine(self.normalise(x)))
+        middle = F.silu(self.middle(fine))
+        coarse = F.silu(self.coarse(middle))
+        middle = F.silu(self.to_middle(coarse, middle))
+        logits: Tensor = self.head(F.silu(self.to_fine(middle, fine)))
+        return logits.squeeze(1)
+
+
+class UNet(nn.Module):
+    """A small U-Net (Ronneberger et al. 2015) with group normalisation, SiLU and bilinear up-sampling.
+
+    Level ``l`` of ``0 … depth`` has ``width · 2ˡ`` channels at a ``2ˡ``-th of the resolution; each is two
+    3×3 convolutions with channel dropout between them.  Images ``(batch, channels, height, width)`` in
+    [0, 1], of any size, give logits ``(batch, height, width)``.
+
+    >>> net = UNet(width=8, depth=2)
+    >>> net(torch.rand(2, 3, 13, 10)).shape
+    torch.Size([2, 13, 10])
+    >>> net.features(torch.rand(2, 3, 13, 10)).shape
+    torch.Size([2, 8, 13, 10])
+    """
+
+    def __init__(self, channels: int = 3, width: int = 32, depth: int = 3, dropout: float = 0.1) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.width = width
+        self.normalise = Normalise(channels)
+        self.down = nn.ModuleList([_block(channels, width, dropout)])
+        self.up = nn.ModuleList()
+        for narrow, wide in pairwise(widths):
+            self.down.append(_block(narrow, wide, dropout, stride=2))
+            self.up.insert(0, _block(narrow + wide, narrow, dropout))
+        self.head = nn.Conv2d(width, 1, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the logits are read from, ``(batch, self.width, height, width)``."""
+        x = self.normalise(x)
+        seen = []
+        for down in self.down:
+            x = down(x)
+            seen.append(x)
+        for up, skip in zip(self.up, reversed(seen[:-1]), strict=True):
+            x = F.interpolate(x, size=skip.shape[-2:], mode="bilinear", align_corners=False)
+            x = up(torch.cat([x, skip], 1))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(batch, height, width)``."""
+        logits: Tensor = self.head(self.features(x))
+        return logits.squeeze(1)
+
+
+class Normalise(nn.Module):
+    """``(x − mean) / std`` for each channel of images ``(batch, channels, height, width)``.
+
+    Both are buffers, stored with the weights; the defaults suit images in [0, 1] of which nothing is known.
+
+    >>> normalise = Normalise(3)
+    >>> images = torch.rand(4, 3, 8, 8)
+    >>> normalise.fit(images)(images).mean((0, 2, 3)).abs() < 1e-5
+    tensor([True, True, True])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int, mean: float = 0.5, std: float = 0.25) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((channels, 1, 1), mean))
+        self.register_buffer("std", torch.full((channels, 1, 1), std))
+
+    @torch.no_grad()
+    def fit(self, images: Tensor) -> Normalise:
+        """Takes mean and deviation from training images ``(images, channels, height, width)``."""
+        std, mean = torch.std_mean(images, dim=(0, 2, 3), correction=0)
+        self.mean.copy_(mean.view_as(self.mean))
+        self.std.copy_(std.view_as(self.std).clamp(min=1e-3))  # a channel may be constant
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images of the same shape."""
+        return (x - self.mean) / self.std
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size (or its ``stride``-th part, rounded up) and starts as `linear` does.
+
+    >>> conv(3, 4, kernel=5, stride=2)(torch.zeros(1, 3, 7, 8)).shape
+    torch.Size([1, 4, 4, 4])
+    """
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class _Up(nn.Module):
+    """The transpose of a 5×5 convolution of stride 2: back to exactly the size that it was applied to."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose2d(inputs, outputs, 5, stride=2, padding=2)
+        # A quarter of the kernel meets each pixel; `kaiming_uniform_` would count all of it, and outputs.
+        bound = math.sqrt(6 / (inputs * 25 / 4))
+        nn.init.uniform_(self.conv.weight, -bound, bound)
+        assert self.conv.bias is not None
+        nn.init.zeros_(self.conv.bias)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        up: Tensor = self.conv(x, output_size=list(skip.shape[-2:]))
+        return up + skip
+
+
+def _block(inputs: int, outputs: int, dropout: float, stride: int = 1) -> nn.Sequential:
+    groups = math.gcd(8, outputs)
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+        nn.GroupNorm(groups, outputs),
+        nn.SiLU(),
+        nn.Dropout2d(dropout),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        nn.GroupNorm(groups, outputs),
+        nn.SiLU(),
+    )
