@@ -8,6 +8,7 @@ from lossnet import losses, methods
 from lossnet.build import METHODS, build, check_names, default_loss
 from lossnet.losses import Asymmetric
 from lossnet.settings import Settings
+from lossnet.tasks import LabelTask
 
 CLASSES = {
     ("cross-entropy", "none"): methods.CrossEntropy,
@@ -23,7 +24,7 @@ CLASSES = {
 
 def made(method, loss, **settings):
     settings = {"task_hidden": 5, "energy_hidden": 6, "global_hidden": 3, **settings}
-    return build(method, loss, Settings(**settings), inputs=4, labels=2)
+    return build(method, loss, Settings(**settings), LabelTask.of_size(4, 2))
 
 
 @pytest.mark.parametrize(("names", "kind"), CLASSES.items(), ids=map("-".join, CLASSES))

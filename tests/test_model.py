@@ -14,6 +14,7 @@ from lossnet.data import MultiLabelData, Preprocessor
 from lossnet.decoding import ExpectedF1, Threshold
 from lossnet.model import Model, ModelError, load
 from lossnet.settings import Settings
+from lossnet.tasks import LabelTask
 
 SMALL = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, inference_steps=5, inference_start="zeros")
 FEATURES = ("length", "width ä", "c,d", "e", "f", "g")
@@ -30,9 +31,9 @@ def inputs(make_data):
 def made(inputs, method="seal", loss="nce", settings=SMALL, threshold=0.37):
     torch.manual_seed(0)
     data = MultiLabelData.from_arrays(inputs, np.ones((len(inputs), 4)), FEATURES, LABELS)
-    built = build(method, loss, settings, inputs=6, labels=4)
+    built = build(method, loss, settings, LabelTask(FEATURES, LABELS))
     preprocessor = Preprocessor.fit(data, standardise=True)
-    return Model(built, (method, loss), settings, FEATURES, LABELS, preprocessor, threshold)
+    return Model(built, (method, loss), settings, LabelTask(FEATURES, LABELS, preprocessor), threshold)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import torch
 import lossnet
 import lossnet.run
 from lossnet.data import load as load_data
-from lossnet.run import Run, decoded_metrics, train, write_json
+from lossnet.run import Run, train, write_json
 from lossnet.settings import Settings
+from lossnet.tasks.labels import decoded_metrics
 from lossnet.training import CheckpointError, Interrupted, Trainer
 
 SMALL = Settings(epochs=1, task_hidden=16, energy_hidden=16, global_hidden=8, samples=4, batch_size=100)

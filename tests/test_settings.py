@@ -15,6 +15,7 @@ from lossnet.settings import (
     recipe_names_of,
     recipe_settings,
 )
+from lossnet.tasks import LabelTask
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_every_recipe_loads_and_builds(name):
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
     loss = names.get("loss", default_loss(names["method"]))
-    assert build(names["method"], loss, small, inputs=3, labels=2).predictors
+    assert build(names["method"], loss, small, LabelTask.of_size(3, 2)).predictors
 
 
 def test_there_are_recipes_for_the_papers_tables():

@@ -6,28 +6,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from lossnet import losses
-from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.energies import Energy
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Identity, Neumann, RankOne, Solver
 from lossnet.inference import GradientInference
-from lossnet.losses import Asymmetric, EnergyLoss, Margin, Regression, TaskLoss
+from lossnet.losses import Asymmetric, Dice, EnergyLoss, FixedLoss, Lovasz, Margin, Regression, TaskLoss
 from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, Implicit, InfNet, Method, NCEEnergy, SEALStatic
-from lossnet.nets import MLP
-from lossnet.scores import F1
+from lossnet.scores import Score
 from lossnet.settings import Settings
-from lossnet.spaces import MultiLabel
+from lossnet.tasks import Task
 
 __all__ = ["METHODS", "MethodEntry", "build", "check_names", "default_loss"]
 
-ENERGY_LOSSES: dict[str, Callable[[Settings], EnergyLoss]] = {
-    "margin": lambda s: losses.Margin(),
-    "perceptron": lambda s: losses.Perceptron(),
-    "regression": lambda s: losses.Regression(),
-    "regression-s": lambda s: losses.RegressionS(samples=s.samples, std=s.perturb_std),
-    "nce": lambda s: losses.NCE(s.samples),
-    "ranking": lambda s: losses.Ranking(s.samples),
-    "cd": lambda s: losses.CD(s.samples),
+ENERGY_LOSSES: dict[str, Callable[[Settings, Score], EnergyLoss]] = {
+    "margin": lambda s, score: losses.Margin(score),
+    "perceptron": lambda s, score: losses.Perceptron(score),
+    "regression": lambda s, score: losses.Regression(score),
+    "regression-s": lambda s, score: losses.RegressionS(score, s.samples, s.perturb_std),
+    "nce": lambda s, score: losses.NCE(s.samples),
+    "ranking": lambda s, score: losses.Ranking(s.samples),
+    "cd": lambda s, score: losses.CD(s.samples, score),
 }
+#: what takes the place of cross-entropy; the others keep it
+FIXED_LOSSES: dict[str, FixedLoss] = {"asymmetric": Asymmetric(), "dice": Dice(), "lovasz": Lovasz()}
 
 SOLVERS: dict[str, Callable[[Settings], Solver]] = {
     "identity": lambda s: Identity(),
@@ -48,7 +51,8 @@ class MethodEntry:
 
 METHODS = {
     "cross-entropy": MethodEntry(
-        ("none", "soft-f1", "asymmetric"), "a task net alone; soft-f1 adds a score term"
+        ("none", "soft-f1", "asymmetric", "dice", "lovasz"),
+        "a task net alone; soft-f1 adds a score term, the others replace cross-entropy",
     ),
     "spen": MethodEntry(("margin",), "an energy alone, trained on cost-augmented inference"),
     "dvn": MethodEntry(("regression",), "an energy alone that learns the score itself"),
@@ -89,20 +93,21 @@ def check_names(method: str, loss: str) -> None:
         raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")
 
 
-def build(method: str, loss: str, settings: Settings, inputs: int, labels: int) -> Method:
-    """A method for feature vectors and label sets.
+def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
+    """A method for a task.
 
-    >>> type(build("seal", "nce", Settings(), inputs=4, labels=3)).__name__
+    >>> from lossnet.tasks import LabelTask
+    >>> type(build("seal", "nce", Settings(), LabelTask.of_size(inputs=4, labels=3))).__name__
     'SEAL'
     """
     check_names(method, loss)
-    return _Builder(loss, settings, inputs, labels).build(method)
+    return _Builder(loss, settings, task).build(method)
 
 
 class _Builder:
-    def __init__(self, loss: str, settings: Settings, inputs: int, labels: int) -> None:
-        self.loss, self.settings, self.inputs, self.labels = loss, settings, inputs, labels
-        self.space = MultiLabel(labels)
+    def __init__(self, loss: str, settings: Settings, task: Task) -> None:
+        self.loss, self.settings, self.task = loss, settings, task
+        self.space = task.space(settings)
 
     def build(self, method: str) -> Method:
         s = self.settings
@@ -110,15 +115,16 @@ class _Builder:
         if method == "cross-entropy":
             return CrossEntropy(self.task_net(), self.space, self.task_loss())
         if method == "infnet":
-            loss = ENERGY_LOSSES[self.loss](s)
+            loss = self.energy_loss()
             assert isinstance(loss, Margin)
             return InfNet(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
         if method == "seal":
-            loss = ENERGY_LOSSES[self.loss](s)
+            loss = self.energy_loss()
             return SEAL(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
         if method == "implicit":
             # The paper's L_NCE has the cost in its exponents, which SEAL's has not.
-            loss = losses.NCE(s.samples, F1()) if self.loss == "nce" else ENERGY_LOSSES[self.loss](s)
+            score = self.task.score
+            loss = losses.NCE(s.samples, score) if self.loss == "nce" else self.energy_loss()
             return Implicit(
                 self.task_net(),
                 self.energy(),
@@ -126,6 +132,7 @@ class _Builder:
                 loss,
                 self.task_loss(),
                 **steps,
+                score=score,
                 through=s.implicit_through,
                 solver=SOLVERS[s.solver](s),
                 weight=s.implicit_weight,
@@ -144,7 +151,7 @@ class _Builder:
         return self.energy_method(method)
 
     def energy_method(self, method: str) -> SPEN | DVN | NCEEnergy:
-        loss = ENERGY_LOSSES[self.loss](self.settings)
+        loss = self.energy_loss()
         if method == "spen":
             assert isinstance(loss, Margin)
             return SPEN(self.energy(), self.space, loss, self.inference())
@@ -153,25 +160,23 @@ class _Builder:
             return DVN(self.energy(), self.space, loss, self.inference())
         return NCEEnergy(self.energy(), self.task_net(), self.space, loss, self.inference())
 
-    def task_net(self) -> MLP:
-        s = self.settings
-        return MLP(self.inputs, s.task_hidden, s.task_layers, self.labels, s.task_dropout)
+    def energy_loss(self) -> EnergyLoss:
+        return ENERGY_LOSSES[self.loss](self.settings, self.task.score)
 
-    def energy(self) -> Sum:
-        s = self.settings
-        encoder = MLP(self.inputs, s.energy_hidden, s.energy_layers, dropout=s.energy_dropout)
-        features = encoder.width if s.conditioned else None
-        interaction = LabelInteraction(self.labels, s.global_hidden, features)
-        return Sum(encoder, Local(encoder.width, self.labels), interaction)
+    def task_net(self) -> nn.Module:
+        return self.task.task_net(self.settings)
+
+    def energy(self) -> Energy:
+        return self.task.energy(self.settings, bounded=self.loss.startswith("regression"))
 
     def task_loss(self) -> TaskLoss:
         s = self.settings
         score = s.score_weight
         if self.loss == "soft-f1" and not score:
             # Cross-entropy sums over labels, so the weight of one score grows with their number.
-            score = 0.3 * self.labels
-        fixed = Asymmetric() if self.loss == "asymmetric" else losses.cross_entropy
-        return TaskLoss(energy=s.energy_weight, ce=s.ce_weight, score=score, fixed=fixed)
+            score = 0.3 * self.task.units
+        fixed = FIXED_LOSSES.get(self.loss, losses.cross_entropy)
+        return TaskLoss(s.energy_weight, s.ce_weight, score, self.task.score, fixed)
 
     def inference(self) -> GradientInference:
         s = self.settings

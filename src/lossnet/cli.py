@@ -22,10 +22,11 @@ import lossnet
 from lossnet import bench, data
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
-from lossnet.model import load
-from lossnet.run import Run, decoded_metrics, find_device, train, write_json
+from lossnet.model import Model, load
+from lossnet.run import Run, find_device, train, write_json
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
-from lossnet.training import Interrupted, NonFiniteLoss
+from lossnet.tasks import LabelTask, MaskTask
+from lossnet.training import Dataset, Interrupted, NonFiniteLoss
 
 __all__ = ["main"]
 
@@ -114,21 +115,9 @@ def _train(options: Namespace) -> None:
 
 def _evaluate(options: Namespace) -> None:
     model = load(options.model)
-    if not Path(options.data).is_file():
-        loaded = data.load(options.data, options.data_dir, options.split, preprocessor=model.preprocessor)
-        parts = {"valid": loaded.valid, "test": loaded.test}
-        names = loaded.train.feature_names, loaded.train.label_names
-        if names != (model.feature_names, model.label_names):
-            raise ValueError(f"{options.data} has other columns than the model in {options.model}")
-    else:
-        aligned = data.read_inputs(options.data, model.feature_names, model.label_names)
-        whole = model.preprocessor.apply(aligned)
-        parts = {"all rows": whole}
-        if options.split is not None:
-            split = data.Split.read(options.split, len(whole))
-            parts = {"valid": whole.take(split.valid), "test": whole.take(split.test)}
+    parts = _parts(model, options)
     metrics = {
-        name: decoded_metrics(*model.probabilities(part, find_device(options.device)), model.threshold)
+        name: model.task.measure(*model.probabilities(part, find_device(options.device)), model.threshold)
         for name, part in parts.items()
     }
     _show_metrics(f"{options.model} on {options.data}", metrics)
@@ -136,8 +125,29 @@ def _evaluate(options: Namespace) -> None:
         write_json(options.output, {"model": str(options.model), "metrics": metrics})
 
 
+def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
+    """What to evaluate on: valid and test of a data set, or all rows of a file."""
+    task = model.task
+    if isinstance(task, LabelTask) and Path(options.data).is_file():
+        whole = data.read_inputs(options.data, task.feature_names, task.label_names)
+        if task.preprocessor is not None:
+            whole = task.preprocessor.apply(whole)
+        if options.split is None:
+            return {"all rows": whole}
+        split = data.Split.read(options.split, len(whole))
+        return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
+    preprocessor = task.preprocessor if isinstance(task, LabelTask) else None
+    loaded = data.load(options.data, options.data_dir, options.split, preprocessor=preprocessor)
+    if not task.fits(loaded):
+        raise ValueError(f"{options.data} has other columns than the model in {options.model}")
+    return {"valid": loaded.valid, "test": loaded.test}
+
+
 def _predict(options: Namespace) -> None:
     model = load(options.model)
+    if isinstance(model.task, MaskTask):
+        _predict_masks(model, options)
+        return
     inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
     probabilities = torch.from_numpy(model.predict_proba(inputs.x))
     chosen = DECODERS[options.decode](model.threshold)(probabilities)
@@ -151,6 +161,17 @@ def _predict(options: Namespace) -> None:
         for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
             named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
             writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+
+
+def _predict_masks(model: Model, options: Namespace) -> None:
+    assert isinstance(model.task, MaskTask)
+    if options.output is None:
+        raise ValueError("masks are written as images: give a folder with -o")
+    images = data.read_pictures(options.input, model.task.channels)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name, image in images.items():
+        data.write_mask(options.output / f"{name}.png", model.predict(image[None])[0])
+    _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
 
 
 def _data(options: Namespace) -> None:

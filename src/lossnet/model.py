@@ -2,8 +2,8 @@
 
 ::
 
-    model/model.json          names, settings, threshold, format version
-    model/model.safetensors   weights of the networks that predict, and the preprocessing
+    model/model.json          names, settings, task, threshold, format version
+    model/model.safetensors   weights of the networks that predict, and what the task keeps
 
 Only names from `lossnet.build` are looked up when a folder is loaded, so loading runs no code of its
 author's.
@@ -27,11 +27,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lossnet.build import build
-from lossnet.data import MultiLabelData, Preprocessor
 from lossnet.decoding import Decoder, Threshold
 from lossnet.methods import Method
 from lossnet.settings import Settings
-from lossnet.training import predict
+from lossnet.tasks import LabelTask, Task, restore
+from lossnet.training import Dataset, predict
 
 __all__ = ["Model", "ModelError", "load"]
 
@@ -50,39 +50,50 @@ class Model:
         method: holds the networks that predict.
         names: of the method and loss it was trained with.
         settings: that it was trained with.
-        feature_names: of the input columns.
-        label_names: of the outputs.
-        preprocessor: fitted on the training data.
+        task: names of inputs and outputs and the preprocessing, or the size of images.
         threshold: tuned on validation data.
     """
 
     method: Method
     names: tuple[str, str]
     settings: Settings
-    feature_names: tuple[str, ...]
-    label_names: tuple[str, ...]
-    preprocessor: Preprocessor
+    task: Task
     threshold: float
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the outputs, where they are labels."""
+        return self._labels().label_names
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the input columns, where outputs are labels."""
+        return self._labels().feature_names
+
+    def _labels(self) -> LabelTask:
+        if not isinstance(self.task, LabelTask):
+            raise TypeError(f"this model predicts {self.task.kind}, which have no names")
+        return self.task
+
     def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[np.float32]:
-        """Probabilities ``(instances, labels)`` of raw inputs ``(instances, inputs)``, dense or sparse."""
-        labels = np.zeros((x.shape[0], len(self.label_names)), dtype=np.uint8)
-        data = MultiLabelData.from_arrays(x, labels, self.feature_names, self.label_names)
-        probabilities, _ = self.probabilities(self.preprocessor.apply(data), device)
-        return probabilities.cpu().numpy()
+        """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, dense or sparse, or
+        ``(instances, height, width)`` for images, channels last."""
+        probabilities, _ = self.probabilities(self.task.inputs(x), device)
+        array: NDArray[np.float32] = probabilities.cpu().numpy()
+        return array
 
     def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
-        """Label sets ``(instances, labels)``: by the tuned threshold, unless another decoder is given."""
+        """Labels or pixels of raw inputs: by the tuned threshold, unless another decoder is given."""
         decoder = decoder or Threshold(self.threshold)
         probabilities = torch.from_numpy(self.predict_proba(x))
         return decoder(probabilities).numpy().astype(np.uint8)
 
-    def probabilities(
-        self, data: MultiLabelData, device: torch.device | str = "cpu"
-    ) -> tuple[Tensor, Tensor]:
-        """Probabilities and truth of preprocessed data, ``(instances, labels)`` each, on ``device``."""
+    def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""
         self.method.to(device).eval()
-        return predict(self.method.predict, data, device)
+        views = self.task.crops(self.settings)
+        whole = self.method.predict if views is None else views.averaged(self.method.predict)
+        return predict(whole, data, device)
 
     def save(self, folder: Path) -> None:
         """Writes the folder beside its place first, so that a kill never leaves half a model."""
@@ -94,8 +105,9 @@ class Model:
             for name, tensor in self.method.state_dict().items()
             if name.split(".")[0] in self.method.predictors
         }
-        for name, array in self.preprocessor.state().items():
-            tensors[f"preprocessor/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        description, arrays = self.task.state()
+        for name, array in arrays.items():
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(array))
         save_file(tensors, temporary / "model.safetensors")
         content = {
             "format": FORMAT,
@@ -103,8 +115,8 @@ class Model:
             "loss": self.names[1],
             "settings": dataclasses.asdict(self.settings),
             "threshold": self.threshold,
-            "labels": list(self.label_names),
-            "features": list(self.feature_names),
+            "kind": self.task.kind,
+            **description,
         }
         (temporary / "model.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -121,29 +133,14 @@ def load(path: Path | str) -> Model:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else None
             raise ModelError(f"{folder}: model format {found}, this version reads {FORMAT}")
-        labels, features = tuple(content["labels"]), tuple(content["features"])
         settings = Settings(**content["settings"])
         names = (str(content["method"]), str(content["loss"]))
-        method = build(*names, settings, inputs=len(features), labels=len(labels))
         tensors = load_file(folder / "model.safetensors")
+        kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
+        task = restore(content, kept)
+        method = build(*names, settings, task)
         _load_networks(method, tensors)
-        arrays = {
-            name.removeprefix("preprocessor/"): tensor.numpy()
-            for name, tensor in tensors.items()
-            if name.startswith("preprocessor/")
-        }
-        preprocessor = Preprocessor.from_state(arrays)
-        if len(preprocessor.impute) != len(features):
-            raise ModelError(f"{folder}: preprocessing and features differ in number")
-        return Model(
-            method,
-            names,
-            settings,
-            features,
-            labels,
-            preprocessor,
-            float(content["threshold"]),
-        )
+        return Model(method, names, settings, task, float(content["threshold"]))
     except FileNotFoundError as error:
         raise ModelError(f"{path}: no model here ({error.filename} is missing)") from error
     except ModelError:

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lossnet.build import build, check_names, default_loss
-from lossnet.data import Loaded, MultiLabelData
+from lossnet.data import Loaded, MaskData, MultiLabelData
 from lossnet.data import load as load_data
-from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
 from lossnet.model import Model
-from lossnet.scores import label_metrics
 from lossnet.settings import Settings, recipe_settings
+from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 
-__all__ = ["Run", "decoded_metrics", "find_device", "train", "write_json"]
+__all__ = ["Run", "find_device", "train", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,10 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         )
     started = time.monotonic()
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
+    task = task_of(data)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
-        method = build(run.method, loss, settings, inputs=data.train.inputs, labels=data.train.labels)
+        method = build(run.method, loss, settings, task)
     rates = {"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr}
     rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
@@ -112,18 +111,11 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         device=device,
         checkpoint=None if output is None else output / "checkpoint.safetensors",
         identity={**names, **fixed},
+        views=task.crops(settings),
         progress=run.progress,
     )
     history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
-    model = Model(
-        method,
-        (run.method, loss),
-        settings,
-        data.train.feature_names,
-        data.train.label_names,
-        data.preprocessor,
-        threshold=0.5,
-    )
+    model = Model(method, (run.method, loss), settings, task, threshold=0.5)
     metrics = tune_and_measure(model, data, device)
     result = {
         "dataset": data.name,
@@ -153,26 +145,11 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
     """Metrics on valid and test; tunes the model's threshold on valid."""
     valid = model.probabilities(data.valid, device)
-    model.threshold = tune_threshold(*valid)
-    metrics = {"valid": decoded_metrics(*valid, model.threshold)}
+    model.threshold = model.task.tune(*valid)
+    metrics = {"valid": model.task.measure(*valid, model.threshold)}
     if len(data.test):
-        metrics["test"] = decoded_metrics(*model.probabilities(data.test, device), model.threshold)
+        metrics["test"] = model.task.measure(*model.probabilities(data.test, device), model.threshold)
     return metrics
-
-
-def decoded_metrics(probabilities: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
-    """Each decoder in its own column: ``f1`` is at 0.5, ``f1_tuned`` at the threshold, ``f1_expected``
-    of the sets with the highest expected F1; the other metrics are at 0.5.
-
-    >>> decoded_metrics(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]), 0.2)["f1_tuned"]
-    1.0
-    """
-    return {
-        **label_metrics(Threshold()(probabilities), truth),
-        "f1_tuned": label_metrics(Threshold(threshold)(probabilities), truth)["f1"],
-        "threshold": threshold,
-        "f1_expected": label_metrics(ExpectedF1()(probabilities), truth)["f1"],
-    }
 
 
 def write_json(path: Path, content: object) -> None:
@@ -213,7 +190,7 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
     }
 
 
-def _placed(data: MultiLabelData, device: str) -> Dataset:
+def _placed(data: MultiLabelData | MaskData, device: str) -> Dataset:
     return data if device == "cpu" else data.resident(device)
 
 

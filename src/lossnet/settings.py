@@ -62,6 +62,12 @@ class Settings:
         energy_dropout: dropout in the energy's feature network.
         global_hidden: hidden units of the label interaction.
         conditioned: whether the label interaction sees the input.
+        image_net: network for images: the papers' fully convolutional one, or a small U-Net.
+        image_width: channels of the U-Net at full resolution.
+        crop: side of the square crops that training and prediction see of images; 0 for whole images.
+        flips: whether images are also seen mirrored, in training and prediction.
+        noise: how samples and perturbations of masks hang together: each pixel alone, in blocks, or smoothly.
+        noise_scale: side of the blocks, or range of the smooth noise, in pixels.
         inference_steps: steps of gradient-based inference.
         inference_lr: its step size.
         inference_update: mirror descent in the logits, or projected gradient in the output.
@@ -100,6 +106,12 @@ class Settings:
     energy_dropout: float = 0.2
     global_hidden: int = 200
     conditioned: bool = False
+    image_net: Literal["fcn", "unet"] = "fcn"
+    image_width: int = 32
+    crop: int = 0
+    flips: bool = False
+    noise: Literal["pixels", "blocks", "smooth"] = "pixels"
+    noise_scale: float = 2.0
     inference_steps: int = 20
     inference_lr: float = 0.1
     inference_update: Literal["mirror", "gradient"] = "mirror"
@@ -122,6 +134,7 @@ class Settings:
         positive = ["task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"]
         positive += ["batch_size", "epochs", "patience", "samples", "inference_candidates", "clip"]
         positive += ["energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"]
+        positive += ["image_width", "noise_scale"]
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
@@ -129,7 +142,7 @@ class Settings:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         not_negative = ["weight_decay", "perturb_std", "inference_steps", "plateau_patience"]
-        not_negative += ["implicit_cap", "implicit_every"]
+        not_negative += ["implicit_cap", "implicit_every", "crop"]
         for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")

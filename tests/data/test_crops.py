@@ -207,3 +207,16 @@ def test_sizes_that_do_not_fit():
     for wrong in ((0, 6), (-1, 6), (3, 0), ((3, 0), 6)):
         with pytest.raises(ValueError, match="at least 1"):
             Crops(*wrong)
+
+
+def test_validation_takes_the_fewest_crops_that_cover_an_image():
+    seen = []
+
+    def predict(x, mask):
+        seen.append(len(x))
+        return x[:, 0]
+
+    images = torch.rand(3, 2, 10, 7)
+    found = Crops(6, flips=True).quick(predict)(images, None)
+    torch.testing.assert_close(found, images[:, 0])
+    assert sum(seen) == 3 * 2 * 2

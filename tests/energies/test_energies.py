@@ -149,7 +149,7 @@ def test_unary_logits_are_found_behind_other_terms():
 
 
 def test_without_a_local_term_there_are_no_unary_logits():
-    with pytest.raises(TypeError, match="Sum has no local term"):
+    with pytest.raises(ValueError, match="Sum has no local term"):
         make(interaction, conditioned).unary_logits(data()[0])
 
 

@@ -185,7 +185,7 @@ def test_dropout_is_on_while_training_only():
 
 
 def test_papers_energy_has_no_local_term():
-    with pytest.raises(TypeError, match="ImageEnergy has no local term"):
+    with pytest.raises(ValueError, match="ImageEnergy has no local term"):
         build(flat).unary_logits(data()[0])
 
 
@@ -227,7 +227,7 @@ def test_unary_logits_are_those_of_the_first_sum(make):
 
 
 def test_without_the_first_sum_there_are_no_unary_logits():
-    with pytest.raises(TypeError, match="FeatureEnergy has no local term"):
+    with pytest.raises(ValueError, match="FeatureEnergy has no local term"):
         build(without_local).unary_logits(data()[0])
 
 

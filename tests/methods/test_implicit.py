@@ -22,6 +22,7 @@ from lossnet.nets import MLP
 from lossnet.scores import F1, Accuracy, Hamming, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
+from lossnet.tasks import LabelTask
 from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5
@@ -557,7 +558,7 @@ class Stopping(Sized):
 
 def made(seed=0, loss="nce", **changes):
     torch.manual_seed(seed)
-    return build("implicit", loss, replace(SMALL, **changes), inputs=6, labels=4)
+    return build("implicit", loss, replace(SMALL, **changes), LabelTask.of_size(6, 4))
 
 
 def trainer(method, **options):

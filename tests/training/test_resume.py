@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from lossnet.build import build
 from lossnet.cli import main
 from lossnet.settings import Settings
+from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
 
 SMALL = Settings(
@@ -36,7 +37,7 @@ BATCHES = 3  # an epoch of 40 rows
 
 def made(names, seed=0):
     torch.manual_seed(seed)
-    return build(*names, SMALL, inputs=6, labels=4)
+    return build(*names, SMALL, LabelTask.of_size(6, 4))
 
 
 def trainer(method, **options):
@@ -414,7 +415,7 @@ def test_resuming_with_other_settings_is_refused(change, train, valid, checkpoin
 
 def test_resuming_other_networks_is_refused(train, valid, checkpoint):
     trainer(made(CASES[0]), checkpoint=checkpoint, checkpoint_every=0).fit(train, valid)
-    wider = build(*CASES[0], dataclasses.replace(SMALL, task_hidden=9), inputs=6, labels=4)
+    wider = build(*CASES[0], dataclasses.replace(SMALL, task_hidden=9), LabelTask.of_size(6, 4))
     for other in (made(CASES[1]), wider):
         with pytest.raises(CheckpointError, match="other networks"):
             trainer(other, checkpoint=checkpoint).fit(train, valid, resume=True)

@@ -15,6 +15,7 @@ from lossnet.nets import MLP
 from lossnet.scores import metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
+from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss, Trainer, predict
 
 SMALL = Settings(
@@ -31,7 +32,7 @@ SMALL = Settings(
 
 def made(method="cross-entropy", loss="none", settings=SMALL):
     torch.manual_seed(0)
-    return build(method, loss, settings, inputs=6, labels=4)
+    return build(method, loss, settings, LabelTask.of_size(6, 4))
 
 
 def net():
@@ -141,7 +142,7 @@ def test_fit_leaves_the_global_generators_alone(train, valid):
     expected = (torch.rand(3), np.random.rand())
     torch.manual_seed(11)
     np.random.seed(11)
-    method = build("seal", "nce", SMALL, inputs=6, labels=4)
+    method = build("seal", "nce", SMALL, LabelTask.of_size(6, 4))
     torch.manual_seed(11)
     fit(method, train, valid)
     assert torch.equal(torch.rand(3), expected[0])

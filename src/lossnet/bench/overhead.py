@@ -25,6 +25,7 @@ from lossnet.build import build
 from lossnet.data import MultiLabelData, find, load
 from lossnet.run import write_json
 from lossnet.settings import Settings, recipe_settings
+from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 
 __all__ = ["run"]
@@ -77,7 +78,7 @@ class _Framework:
     def __init__(self, data: MultiLabelData, settings: Settings) -> None:
         self.data, self.settings = data, settings
         self.valid = data.take(np.flatnonzero(np.asarray(data.y.sum(1)) > 0)[:1])
-        self.method = build("seal", "nce", settings, data.inputs, data.labels)
+        self.method = build("seal", "nce", settings, LabelTask.of_size(data.inputs, data.labels))
 
     def epoch(self) -> float:
         s = self.settings
@@ -101,7 +102,7 @@ class _BareLoop:
     def __init__(self, data: MultiLabelData, settings: Settings) -> None:
         self.settings = settings
         self.x, self.y, _ = data.batch(np.arange(len(data)))  # dense in memory, as a bare loop would
-        method = build("seal", "nce", settings, data.inputs, data.labels)
+        method = build("seal", "nce", settings, LabelTask.of_size(data.inputs, data.labels))
         self.task_net = method.get_submodule("task_net")
         self.encoder = method.get_submodule("energy.encoder")
         self.local = method.get_submodule("energy.terms.0.weights")

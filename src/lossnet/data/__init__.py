@@ -10,7 +10,7 @@ from lossnet.data.crops import Crops
 from lossnet.data.dataset import MultiLabelData, ResidentData
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.errors import DataError
-from lossnet.data.image_files import read_images
+from lossnet.data.image_files import read_images, read_pictures, write_mask
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read, read_inputs
@@ -50,5 +50,7 @@ __all__ = [
     "read",
     "read_images",
     "read_inputs",
+    "read_pictures",
     "stratified_split",
+    "write_mask",
 ]

@@ -19,7 +19,15 @@ from lossnet.data.images import MaskData
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.splits import Split
 
-__all__ = ["holds_images", "join_parts", "read_folder", "read_images", "read_npz"]
+__all__ = [
+    "holds_images",
+    "join_parts",
+    "read_folder",
+    "read_images",
+    "read_npz",
+    "read_pictures",
+    "write_mask",
+]
 
 #: The parts of a set, and how their arrays and folders may be called.
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
@@ -113,6 +121,31 @@ def read_folder(
         what = f"the folder has no images/ and no {', '.join(absent)}"
         raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
     return join_parts([_read_part(folder / str(name), resize) for name in found.values()], folder)
+
+
+def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray[np.uint8]]:
+    """Images without masks by their names: one file, or those of a folder, ``(height, width, channels)``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_mask(Path(folder, "cat.png"), np.ones((2, 3), np.uint8))
+    ...     {name: picture.shape for name, picture in read_pictures(folder, channels=3).items()}
+    {'cat': (2, 3, 3)}
+    """
+    path = Path(path)
+    files = _files(path) if path.is_dir() else {path.stem: path}
+    if channels not in (1, 3):
+        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}", path)
+    pictures = {name: _read_picture(file, grey=channels == 1) for name, file in files.items()}
+    if channels == 1:
+        return {name: picture[..., None] for name, picture in pictures.items()}
+    return {name: _coloured(picture) for name, picture in pictures.items()}
+
+
+def write_mask(path: str | PathLike[str], mask: NDArray[np.uint8]) -> None:
+    """Writes a mask ``(height, width)`` of 0 and 1 as a black and white PNG."""
+    pillow, _ = _pillow()
+    pillow.fromarray(np.where(mask > 0, np.uint8(255), np.uint8(0))).save(path)
 
 
 def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskData, Split]:

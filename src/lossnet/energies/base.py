@@ -33,7 +33,7 @@ class Energy(nn.Module):
 
     def unary_logits(self, x: Tensor) -> Tensor:
         """Logits of the classifier hidden in the local term, to pretrain the encoder with."""
-        raise TypeError(f"{type(self).__name__} has no local term to pretrain")
+        raise ValueError(f"{type(self).__name__} has no local term to pretrain or to start inference from")
 
 
 class Term(nn.Module):

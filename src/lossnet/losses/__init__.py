@@ -16,7 +16,7 @@ energies with the truth's.  A task loss is what a task net minimises: energy, cr
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss
 from lossnet.losses.contrastive import CD, NCE, Ranking
-from lossnet.losses.fixed import Asymmetric, Dice, Lovasz, cross_entropy
+from lossnet.losses.fixed import Asymmetric, Dice, FixedLoss, Lovasz, cross_entropy
 from lossnet.losses.margin import Margin, Perceptron
 from lossnet.losses.regression import Regression, RegressionS
 from lossnet.losses.task import TaskLoss
@@ -28,6 +28,7 @@ __all__ = [
     "Dice",
     "EnergyFunction",
     "EnergyLoss",
+    "FixedLoss",
     "Lovasz",
     "Margin",
     "Perceptron",

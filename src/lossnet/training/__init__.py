@@ -1,7 +1,7 @@
 """Training: the loop, its checkpoints and its evaluation."""
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
-from lossnet.training.evaluation import predict
+from lossnet.training.evaluation import Views, predict
 from lossnet.training.trainer import Dataset, Interrupted, NonFiniteLoss, Trainer
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "Interrupted",
     "NonFiniteLoss",
     "Trainer",
+    "Views",
     "predict",
 ]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lossnet.methods.base import Predict
 from lossnet.spaces import Batch
 
-__all__ = ["Dataset", "predict"]
+__all__ = ["Dataset", "Views", "predict"]
 
 
 class Dataset(Protocol):
@@ -22,6 +22,19 @@ class Dataset(Protocol):
 
     def batch(self, indices: Tensor) -> Batch:
         """The instances at these rows."""
+
+
+class Views(Protocol):
+    """How inputs are seen where a network does not see them as a whole."""
+
+    def training(self, dataset: Dataset) -> Dataset:
+        """The same instances, each seen through a random view."""
+
+    def averaged(self, predict: Predict) -> Predict:
+        """Predictions for whole inputs from those for views."""
+
+    def quick(self, predict: Predict) -> Predict:
+        """The same from few views, for validation between epochs."""
 
 
 def predict(

@@ -30,7 +30,7 @@ from lossnet.training.checkpoint import (
     rate_tensors_kept,
     restore_optimizer,
 )
-from lossnet.training.evaluation import Dataset, predict
+from lossnet.training.evaluation import Dataset, Views, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
 
@@ -85,6 +85,8 @@ class Trainer:
         checkpoint: a file to save progress in; needed to resume.
         checkpoint_every: seconds between checkpoints; by default as often as costs at most 5 % of the time.
         identity: what else must be the same for a run to be resumed, as JSON.
+        views: how inputs are seen, such as `lossnet.data.Crops`: at random in training, a few of them in
+            validation.
         progress: show a progress bar.
 
     >>> from lossnet.data import MultiLabelData
@@ -116,6 +118,7 @@ class Trainer:
         checkpoint: Path | None = None,
         checkpoint_every: float | None = None,
         identity: Mapping[str, Any] | None = None,
+        views: Views | None = None,
         progress: bool = True,
     ) -> None:
         self.method = method.to(device)
@@ -133,6 +136,7 @@ class Trainer:
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
         self.identity = dict(identity or {})
+        self.views = views
         self.progress = progress
         self._position = _Position()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
@@ -160,6 +164,8 @@ class Trainer:
         """
         if len(train) == 0 or len(valid) == 0:
             raise ValueError("training needs at least one training and one validation instance")
+        if self.views is not None:
+            train = self.views.training(train)
         self._position = _Position()
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress else silent()
@@ -217,7 +223,8 @@ class Trainer:
         while position.epoch < self.max_epochs and position.stale < self.patience:
             self._run_epoch(stage, train, show)
             self.method.eval()
-            relaxed, truth = predict(stage.predict, valid, self.device)
+            whole = stage.predict if self.views is None else self.views.quick(stage.predict)
+            relaxed, truth = predict(whole, valid, self.device)
             metrics = scores.metrics(self.method.space, relaxed, truth)
             self._close_epoch(stage, metrics)
             show.epoch(position.history[-1], self.monitor, position.best)

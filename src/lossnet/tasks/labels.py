@@ -1,0 +1,120 @@
+"""Sets of labels from feature vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet.data import Loaded, MultiLabelData, Preprocessor
+from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
+from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.nets import MLP
+from lossnet.scores import F1, label_metrics
+from lossnet.settings import Settings
+from lossnet.spaces import MultiLabel
+from lossnet.tasks.base import Arrays, Task
+from lossnet.training import Dataset
+
+__all__ = ["LabelTask", "decoded_metrics"]
+
+
+@dataclass(frozen=True)
+class LabelTask(Task):
+    """Names of inputs and labels, and the preprocessing fitted on training data (none by default).
+
+    >>> task = LabelTask.of_size(inputs=4, labels=3)
+    >>> task.label_names
+    ('label_0', 'label_1', 'label_2')
+    """
+
+    kind = "labels"
+    score = F1()
+
+    feature_names: tuple[str, ...]
+    label_names: tuple[str, ...]
+    preprocessor: Preprocessor | None = None
+
+    @classmethod
+    def of(cls, data: Loaded) -> LabelTask:
+        """The task that a loaded data set poses."""
+        train = data.train
+        assert isinstance(train, MultiLabelData)
+        return cls(train.feature_names, train.label_names, data.preprocessor)
+
+    @classmethod
+    def of_size(cls, inputs: int, labels: int) -> LabelTask:
+        """A task whose columns have numbers for names."""
+        return cls(_numbered("feature", inputs), _numbered("label", labels))
+
+    def space(self, settings: Settings) -> MultiLabel:
+        return MultiLabel(len(self.label_names))
+
+    @property
+    def units(self) -> int:
+        return len(self.label_names)
+
+    def task_net(self, settings: Settings) -> MLP:
+        s = settings
+        return MLP(len(self.feature_names), s.task_hidden, s.task_layers, self.units, s.task_dropout)
+
+    def energy(self, settings: Settings, bounded: bool = False) -> Sum:
+        s = settings
+        encoder = MLP(len(self.feature_names), s.energy_hidden, s.energy_layers, dropout=s.energy_dropout)
+        features = encoder.width if s.conditioned else None
+        interaction = LabelInteraction(self.units, s.global_hidden, features)
+        return Sum(encoder, Local(encoder.width, self.units), interaction)
+
+    def inputs(self, x: Any) -> Dataset:
+        labels = np.zeros((x.shape[0], self.units), dtype=np.uint8)
+        data = MultiLabelData.from_arrays(x, labels, self.feature_names, self.label_names)
+        return data if self.preprocessor is None else self.preprocessor.apply(data)
+
+    def fits(self, data: Loaded) -> bool:
+        train = data.train
+        names = (self.feature_names, self.label_names)
+        return isinstance(train, MultiLabelData) and (train.feature_names, train.label_names) == names
+
+    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
+        return tune_threshold(relaxed, truth)
+
+    def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
+        return decoded_metrics(relaxed, truth, threshold)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        names = {"labels": list(self.label_names), "features": list(self.feature_names)}
+        arrays = {} if self.preprocessor is None else self.preprocessor.state()
+        return names, {f"preprocessor/{name}": array for name, array in arrays.items()}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> LabelTask:
+        found = {name.removeprefix("preprocessor/"): array for name, array in arrays.items()}
+        preprocessor = Preprocessor.from_state(found) if found else None
+        features = tuple(content["features"])
+        if preprocessor is not None and len(preprocessor.impute) != len(features):
+            raise ValueError("preprocessing and features differ in number")
+        return cls(features, tuple(content["labels"]), preprocessor)
+
+
+def decoded_metrics(probabilities: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
+    """Each decoder in its own column: ``f1`` is at 0.5, ``f1_tuned`` at the threshold, ``f1_expected``
+    of the sets with the highest expected F1; the other metrics are at 0.5.
+
+    >>> import torch
+    >>> decoded_metrics(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]), 0.2)["f1_tuned"]
+    1.0
+    """
+    return {
+        **label_metrics(Threshold()(probabilities), truth),
+        "f1_tuned": label_metrics(Threshold(threshold)(probabilities), truth)["f1"],
+        "threshold": threshold,
+        "f1_expected": label_metrics(ExpectedF1()(probabilities), truth)["f1"],
+    }
+
+
+def _numbered(kind: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{kind}_{index}" for index in range(count))

@@ -1,0 +1,115 @@
+"""Foreground pixels of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lossnet.data import Crops, Loaded, MaskData
+from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
+from lossnet.nets import FCN, UNet
+from lossnet.nets.fcn import Normalise
+from lossnet.scores import IoU
+from lossnet.settings import Settings
+from lossnet.spaces import Blocks, Field, Mask, Smooth
+from lossnet.tasks.base import Arrays, Task
+from lossnet.training import Dataset
+
+__all__ = ["MaskTask"]
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class MaskTask(Task):
+    """Channels and size of images ``(height, width)``, and the mean and deviation of training pixels.
+
+    >>> task = MaskTask(channels=3, size=(32, 32))
+    >>> task.task_net(Settings())(torch.rand(2, 3, 24, 24)).shape
+    torch.Size([2, 24, 24])
+    """
+
+    kind = "masks"
+    score = IoU()
+
+    channels: int
+    size: tuple[int, int]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, data: Loaded) -> MaskTask:
+        """The task that a loaded data set poses."""
+        train = data.train
+        assert isinstance(train, MaskData)
+        pixels = train.images.astype(np.float64)
+        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
+        return cls(train.channels, train.size, tuple(mean.tolist()), tuple(std.clip(1e-3).tolist()))
+
+    def space(self, settings: Settings) -> Mask:
+        fields: dict[str, Field | None] = {
+            "pixels": None,
+            "blocks": Blocks(max(1, round(settings.noise_scale))),
+            "smooth": Smooth(settings.noise_scale),
+        }
+        return Mask(fields[settings.noise])
+
+    @property
+    def units(self) -> int:
+        return self.size[0] * self.size[1]
+
+    def task_net(self, settings: Settings) -> nn.Module:
+        if settings.image_net == "unet":
+            net: nn.Module = UNet(self.channels, settings.image_width, dropout=settings.task_dropout)
+        else:
+            net = FCN(self.channels)
+        return self._normalised(net)
+
+    def energy(self, settings: Settings, bounded: bool = False) -> Energy:
+        if settings.image_net == "unet":
+            net = UNet(self.channels, settings.image_width, dropout=settings.energy_dropout)
+            return self._normalised(FeatureEnergy(net, local=not bounded))
+        size = (settings.crop, settings.crop) if settings.crop else self.size
+        return self._normalised(ImageEnergy(self.channels, size, dropout=settings.energy_dropout))
+
+    def crops(self, settings: Settings) -> Crops | None:
+        if settings.crop:
+            return Crops(settings.crop, flips=settings.flips)
+        return Crops(self.size, 1, settings.flips) if settings.flips else None
+
+    def inputs(self, x: Any) -> Dataset:
+        images = np.asarray(x)
+        return MaskData.from_arrays(images, np.zeros(images.shape[:3], np.uint8))
+
+    def fits(self, data: Loaded) -> bool:
+        return isinstance(data.train, MaskData) and data.train.channels == self.channels
+
+    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
+        return 0.5
+
+    def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
+        chosen = (relaxed >= threshold).to(relaxed.dtype)
+        agreement = (chosen == truth).to(relaxed.dtype).mean()
+        return {"iou": float(IoU()(chosen.unsqueeze(1), truth).mean()), "pixel_accuracy": float(agreement)}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        return {"channels": self.channels, "size": list(self.size)}, {}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> MaskTask:
+        # Mean and deviation are buffers of the networks.
+        return cls(int(content["channels"]), (int(content["size"][0]), int(content["size"][1])))
+
+    def _normalised(self, net: Net) -> Net:
+        if self.mean is not None and self.std is not None:
+            for module in net.modules():
+                if isinstance(module, Normalise):
+                    module.mean.copy_(torch.tensor(self.mean).view_as(module.mean))
+                    module.std.copy_(torch.tensor(self.std).view_as(module.std))
+        return net
