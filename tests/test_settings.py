@@ -209,3 +209,8 @@ def test_values_that_make_no_sense_are_refused(name, value):
 def test_settings_cannot_be_changed_behind_our_back():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().epochs = 3
+
+
+def test_the_implicit_term_needs_an_energy_step_to_be_in():
+    with pytest.raises(ValueError, match="implicit_every must be at most energy_steps=2, not 3"):
+        Settings(energy_steps=2, implicit_every=3)

@@ -146,6 +146,9 @@ class Settings:
         for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.implicit_every > self.energy_steps:
+            steps = f"energy_steps={self.energy_steps}"
+            raise ValueError(f"implicit_every must be at most {steps}, not {self.implicit_every}")
 
 
 def recipe_folder() -> Path:
