@@ -9,7 +9,7 @@ import torch
 
 from lossnet.bench import hypergradient
 from lossnet.bench.hypergradient import PEERS, SIZES, Problem, contestants, difference, peak_memory
-from lossnet.bench.overhead import _training_data
+from lossnet.bench.overhead import training_data
 from lossnet.hypergradient import ConjugateGradient, Exact, Identity, Neumann, implicit_gradient
 
 TINY = dataclasses.replace(SIZES, task_hidden=16, energy_hidden=16, global_hidden=8, samples=3, batch_size=4)
@@ -18,13 +18,13 @@ INSTALLED = [name for name, module in PEERS.items() if importlib.util.find_spec(
 
 @pytest.fixture(scope="module")
 def problem():
-    data, _ = _training_data(None, TINY.batch_size)
+    data, _ = training_data(None, TINY.batch_size)
     return Problem(data, TINY, "cpu", torch.float64)
 
 
 def small_problem():
     """So few inputs that the whole Hessian fits."""
-    data, _ = _training_data(None, TINY.batch_size)
+    data, _ = training_data(None, TINY.batch_size)
     data = dataclasses.replace(data, x=data.x[:, :12], feature_names=data.feature_names[:12])
     return Problem(data, dataclasses.replace(TINY, task_hidden=4), "cpu", torch.float64)
 

@@ -434,33 +434,7 @@ def test_an_lstm_on_the_cpu_is_differentiated_twice():
     close(difference.gradients, found.gradients, rtol=1e-5, atol=1e-7)
 
 
-class NoSecondDerivative(torch.autograd.Function):
-    """Squares; complains like a cuDNN recurrent net when differentiated twice."""
-
-    @staticmethod
-    def forward(context, x):
-        context.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(context, gradient):
-        return Complaint.apply(2 * context.saved_tensors[0] * gradient)
-
-
-class Complaint(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        raise RuntimeError(
-            "the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported "
-            "for CuDNN RNNs due to limitations in the CuDNN API."
-        )
-
-
-def test_finite_differences_are_chosen_where_a_kernel_has_no_second_derivative():
+def test_finite_differences_are_chosen_where_a_kernel_has_no_second_derivative(square_once):
     torch.manual_seed(0)
     weight, phi, solver = parameter(3), parameter(3), ConjugateGradient(5)
 
@@ -468,7 +442,7 @@ def test_finite_differences_are_chosen_where_a_kernel_has_no_second_derivative()
         return lambda: (square(weight - phi) * phi.exp()).sum() + weight.exp().sum()
 
     expected = implicit_gradient(weight.sum(), loss(torch.square), [weight], [phi], solver)
-    broken = loss(NoSecondDerivative.apply)
+    broken = loss(square_once)
     found = implicit_gradient(weight.sum(), broken, [weight], [phi], solver)
     close(found.gradients, expected.gradients, rtol=1e-5, atol=1e-7)
     with pytest.raises(RuntimeError, match="_cudnn_rnn_backward"):
@@ -630,14 +604,14 @@ def test_probes_differ_under_finite_differences_too(ridge, monkeypatch):
     assert len({tuple(signs.tolist()) for signs in drawn}) > 1
 
 
-def test_a_fallback_does_not_cost_the_first_curvature_estimate_its_rounds():
+def test_a_fallback_does_not_cost_the_first_curvature_estimate_its_rounds(square_once):
     scale = torch.logspace(-2, 2, 50, dtype=torch.float64)
     weight, target = torch.ones(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
     weight.requires_grad_()
     target.requires_grad_()
 
     def inner():
-        return 0.5 * (scale * NoSecondDerivative.apply(weight - target)).sum()
+        return 0.5 * (scale * square_once(weight - target)).sum()
 
     found = [
         implicit_gradient(weight.sum, inner, [weight], [target], Neumann(2), products=products).curvature

@@ -228,36 +228,17 @@ def test_the_layer_is_read_from_the_graph():
         torch.testing.assert_close(layer.move(weight), x @ weight.t())
 
 
-def test_finite_differences_get_the_gradient_of_the_weights():
+def test_finite_differences_get_the_gradient_of_the_weights(square_once):
     """They are chosen only after the outer gradient was taken at the layer's output."""
-
-    class Complaint(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(context, gradient):
-            raise RuntimeError("the derivative is not implemented")
-
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            context.save_for_backward(x)
-            return x.square()
-
-        @staticmethod
-        def backward(context, gradient):
-            return Complaint.apply(2 * context.saved_tensors[0] * gradient)
 
     problem, solver = Problem(), ConjugateGradient(3)
     outer = lambda: problem.net(problem.x).square().mean()  # noqa: E731
     inner = lambda square: (square(problem.net(problem.x)) * problem.phi[0].exp().sum()).mean()  # noqa: E731
     rest = (problem.theta, problem.phi[:1], solver)
-    found = implicit_gradient(outer, lambda: inner(Square.apply), *rest)
+    found = implicit_gradient(outer, lambda: inner(square_once), *rest)
     expected = implicit_gradient(outer, lambda: inner(torch.square), *rest)
     torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-5, atol=1e-7)
-    chosen = implicit_gradient(outer, lambda: inner(Square.apply), *rest, products=FiniteDifference())
+    chosen = implicit_gradient(outer, lambda: inner(square_once), *rest, products=FiniteDifference())
     torch.testing.assert_close(found.gradients, chosen.gradients)
 
 

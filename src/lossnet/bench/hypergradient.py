@@ -51,7 +51,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
 
-from lossnet.bench.overhead import _training_data
+from lossnet.bench.overhead import training_data
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.energies import Energy
@@ -102,7 +102,7 @@ def run(
     """Compares gradients, times and memory; prints a table and writes and returns what is in it."""
     check_installed(peers)
     device = find_device(device)
-    data, source = _training_data(data_dir, sizes.batch_size)
+    data, source = training_data(data_dir, sizes.batch_size)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -28,7 +28,7 @@ from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 
-__all__ = ["run"]
+__all__ = ["run", "training_data"]
 
 LIMIT = 1.15
 
@@ -38,7 +38,7 @@ def run(output: Path, data_dir: Path | None, batches: int = 20, repeats: int = 5
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     settings = Settings(**recipe_settings("bibtex", "seal", "nce"))
-    data, source = _training_data(data_dir, batches * settings.batch_size)
+    data, source = training_data(data_dir, batches * settings.batch_size)
     ours, bare = [], []
     framework, loop = _Framework(data, settings), _BareLoop(data, settings)
     try:
@@ -61,7 +61,7 @@ def run(output: Path, data_dir: Path | None, batches: int = 20, repeats: int = 5
     return ratio
 
 
-def _training_data(data_dir: Path | None, rows: int) -> tuple[MultiLabelData, str]:
+def training_data(data_dir: Path | None, rows: int) -> tuple[MultiLabelData, str]:
     """Rows of bibtex where it is at hand, else random ones of its shape and density; and which."""
     if find("bibtex", data_dir) is not None:
         return load("bibtex", data_dir=data_dir, progress=False).train.take(np.arange(rows)), "bibtex"

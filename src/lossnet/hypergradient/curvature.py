@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, check_not_negative, inverse
+from lossnet.hypergradient.base import Product, Solver, check_not_negative, inverse
 
-__all__ = ["Curvature", "Step"]
+__all__ = ["Curvature", "Step", "Stepping"]
 
 #: a Neumann step: a number, or ``1 / |λ|max``
 Step = float | Literal["auto"]
@@ -59,16 +59,26 @@ class Curvature:
         return size
 
 
-def step_length(step: Step, damping: float, largest: Tensor | None, like: Tensor) -> Tensor:
-    """The step ``α``, ``()``; ``auto`` needs the largest ``|λ|``."""
-    if step == "auto":
-        assert largest is not None
-        return inverse(largest + damping)
-    return torch.full((), step, dtype=like.dtype, device=like.device)
+class Stepping(Solver):
+    """A solver whose step ``α`` is a number or ``1 / (|λ|max + damping)``: `Identity` and `Neumann`."""
 
+    step: Step
+    damping: float
+    curvature: Curvature
 
-def check_step(step: Step, damping: float) -> None:
-    """Raises for a step or a damping that means nothing."""
-    check_not_negative(damping=damping)
-    if step != "auto" and not (isinstance(step, int | float) and step > 0):
-        raise ValueError(f'step must be a positive number or "auto", not {step!r}')
+    def __post_init__(self) -> None:
+        check_not_negative(damping=self.damping)
+        if self.step != "auto" and not (isinstance(self.step, int | float) and self.step > 0):
+            raise ValueError(f'step must be a positive number or "auto", not {self.step!r}')
+
+    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
+        return self.curvature.update(product, like) if self.step == "auto" else None
+
+    def length(
+        self, product: Product, vector: Tensor, largest: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """``α``, ``()``, and the ``|λ|max`` that it comes from if it is measured."""
+        if self.step != "auto":
+            return torch.full((), self.step, dtype=vector.dtype, device=vector.device), largest
+        largest = self.curvature.update(product, vector) if largest is None else largest
+        return inverse(largest + self.damping), largest

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Dot, Product, Solution, Solver
-from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
+from lossnet.hypergradient.base import Dot, Product, Solution
+from lossnet.hypergradient.curvature import Curvature, Step, Stepping
 
 __all__ = ["Identity"]
 
 
 @dataclass(frozen=True)
-class Identity(Solver):
+class Identity(Stepping):
     """``α b``: `Neumann` without terms, one inner step of gradient descent (Luketina et al. 2016).
 
     Args:
@@ -30,9 +30,6 @@ class Identity(Solver):
     damping: float = 0.0
     curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        check_step(self.step, self.damping)
-
     def solve(
         self,
         product: Product,
@@ -42,8 +39,5 @@ class Identity(Solver):
         dot: Dot = torch.dot,
         largest: Tensor | None = None,
     ) -> Solution:
-        largest = self.estimate(product, vector) if largest is None else largest
-        return Solution(step_length(self.step, self.damping, largest, vector) * vector, largest)
-
-    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
-        return self.curvature.update(product, like) if self.step == "auto" else None
+        step, largest = self.length(product, vector, largest)
+        return Solution(step * vector, largest)

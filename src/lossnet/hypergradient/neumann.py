@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Dot, Product, Solution, Solver, check_not_negative, norm
-from lossnet.hypergradient.curvature import Curvature, Step, check_step, step_length
+from lossnet.hypergradient.base import Dot, Product, Solution, check_not_negative, norm
+from lossnet.hypergradient.curvature import Curvature, Step, Stepping
 
 __all__ = ["Neumann"]
 
 
 @dataclass(frozen=True)
-class Neumann(Solver):
+class Neumann(Stepping):
     """``α Σ_{i≤terms} (I − αH)ⁱ b`` (UAI supplement §1.1, without ``α``; Lorraine et al. 2020).
 
     The series converges for positive definite ``H`` and ``α‖H‖ < 2``, and its relative residual is then at
@@ -41,7 +41,7 @@ class Neumann(Solver):
 
     def __post_init__(self) -> None:
         check_not_negative(terms=self.terms)
-        check_step(self.step, self.damping)
+        super().__post_init__()
 
     def solve(
         self,
@@ -52,8 +52,7 @@ class Neumann(Solver):
         dot: Dot = torch.dot,
         largest: Tensor | None = None,
     ) -> Solution:
-        largest = self.estimate(product, vector) if largest is None else largest
-        step = step_length(self.step, self.damping, largest, vector)
+        step, largest = self.length(product, vector, largest)
         dtype = vector.dtype
         bound = norm(vector, dot) * (1 + torch.finfo(dtype).eps ** 0.5)
         term, total = vector.clone(), vector.clone()  # in place from here: vectors may be large
@@ -68,6 +67,3 @@ class Neumann(Solver):
             going = going * (norm(term, dot) <= bound).to(dtype)
             total.addcmul_(term, going)
         return Solution(total.mul_(step), largest)
-
-    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
-        return self.curvature.update(product, like) if self.step == "auto" else None

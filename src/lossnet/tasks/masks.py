@@ -48,9 +48,9 @@ class MaskTask(Task):
         """The task that a loaded data set poses."""
         train = data.train
         assert isinstance(train, MaskData)
-        pixels = train.images.astype(np.float64)
-        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
-        return cls(train.channels, train.size, tuple(mean.tolist()), tuple(std.clip(1e-3).tolist()))
+        fitted = Normalise(train.channels).fit(torch.from_numpy(train.images))
+        mean, std = (tuple(part.flatten().tolist()) for part in (fitted.mean, fitted.std))
+        return cls(train.channels, train.size, mean, std)
 
     def space(self, settings: Settings) -> Mask:
         fields: dict[str, Field | None] = {
