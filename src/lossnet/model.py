@@ -6,8 +6,8 @@
     model/model.safetensors    weights of the networks that predict, and what the task keeps
     model/energy.safetensors   the energy that taught them, where it does not predict itself
 
-Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.  Only names from `lossnet.build` are looked up when a folder is loaded, so loading runs no code of its
-author's.
+Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.  Only names from
+`lossnet.build` are looked up when a folder is loaded, so loading runs no code of its author's.
 """
 
 from __future__ import annotations
