@@ -12,7 +12,7 @@ import lossnet
 from lossnet.build import METHODS, build
 from lossnet.data import MultiLabelData, Preprocessor
 from lossnet.decoding import ExpectedF1, Threshold
-from lossnet.model import Model, ModelError, load
+from lossnet.model import Model, ModelError, load, load_energy
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 
@@ -93,8 +93,38 @@ def test_only_what_predicts_is_kept(inputs, tmp_path, method, loss, kept):
     assert {name for name, _ in load(tmp_path / "model").method.named_children()} == kept
 
 
+@pytest.mark.parametrize(("method", "loss"), [("seal", "nce"), ("seal-static", "nce"), ("dvn", "regression")])
+def test_the_energy_comes_back_wherever_it_is_kept(inputs, tmp_path, method, loss):
+    model = made(inputs, method, loss)
+    model.method.eval()
+    model.save(tmp_path / "model")
+    kept = (tmp_path / "model" / "energy.safetensors").exists()
+    assert kept is ("energy" not in model.method.predictors)
+    x, y = torch.rand(5, 6), torch.rand(5, 3, 4)
+    assert torch.equal(load_energy(tmp_path)(x, y), model.method.energy(x, y))
+
+
+def test_prediction_never_needs_the_energy(inputs, folder):
+    expected = made(inputs).predict_proba(inputs)
+    (folder / "energy.safetensors").write_bytes(b"damaged")
+    np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
+    with pytest.raises(ModelError, match="damaged"):
+        load_energy(folder)
+    (folder / "energy.safetensors").unlink()
+    np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
+    with pytest.raises(ModelError, match="the energy was not kept"):
+        load_energy(folder)
+
+
+def test_a_method_without_an_energy_says_so(inputs, tmp_path):
+    made(inputs, "cross-entropy", "none").save(tmp_path / "model")
+    assert not (tmp_path / "model" / "energy.safetensors").exists()
+    with pytest.raises(ModelError, match="cross-entropy trains without an energy"):
+        load_energy(tmp_path)
+
+
 def test_there_is_nothing_but_safetensors_and_json(folder):
-    assert sorted(os.listdir(folder)) == ["model.json", "model.safetensors"]
+    assert sorted(os.listdir(folder)) == ["energy.safetensors", "model.json", "model.safetensors"]
     content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     assert content["labels"] == list(LABELS)
     assert content["threshold"] == 0.37

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import lossnet
-from lossnet import bench, data
+from lossnet import bench, data, report
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
@@ -174,6 +174,11 @@ def _predict_masks(model: Model, options: Namespace) -> None:
     _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
 
 
+def _report(options: Namespace) -> None:
+    path = report.write(options.runs, options.output, options.data_dir)
+    _print(f"the report is in {path}")
+
+
 def _data(options: Namespace) -> None:
     if options.action == "list":
         table = Table("name", "what", "at hand")
@@ -222,6 +227,7 @@ _COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,
+    "report": _report,
     "data": _data,
     "methods": _methods,
     "bench": _bench,
@@ -289,6 +295,18 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     prediction.add_argument("-o", "--output", type=Path | None, help="CSV file; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
+
+    reporting = _parser(
+        "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
+        "examples:\n  lossnet report runs/b0\n"
+        "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
+    )
+    reporting.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
+    reporting.add_argument(
+        "--output", type=Path | None, help="HTML file; by default report.html in the first"
+    )
+    reporting.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    commands.add_subcommand("report", reporting, help="write a page about runs")
 
     datasets = _parser(
         "List data sets, or show one.",

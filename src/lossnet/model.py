@@ -2,11 +2,12 @@
 
 ::
 
-    model/model.json          names, settings, task, threshold, format version
-    model/model.safetensors   weights of the networks that predict, and what the task keeps
+    model/model.json           names, settings, task, threshold, format version
+    model/model.safetensors    weights of the networks that predict, and what the task keeps
+    model/energy.safetensors   the energy that taught them, where it does not predict itself
 
-Only names from `lossnet.build` are looked up when a folder is loaded, so loading runs no code of its
-author's.
+Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.  Only names from
+`lossnet.build` are looked up when a folder is loaded, so loading runs no code of its author's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +31,13 @@ from torch import Tensor
 
 from lossnet.build import build
 from lossnet.decoding import Decoder, Threshold
+from lossnet.energies import Energy
 from lossnet.methods import Method
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask, Task, restore
 from lossnet.training import Dataset, predict
 
-__all__ = ["Model", "ModelError", "load"]
+__all__ = ["Model", "ModelError", "load", "load_energy"]
 
 FORMAT = 1
 
@@ -100,15 +104,16 @@ class Model:
         temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        tensors = {
-            f"network/{name}": tensor.detach().cpu().clone()
-            for name, tensor in self.method.state_dict().items()
-            if name.split(".")[0] in self.method.predictors
-        }
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()}
+        predictors = self.method.predictors
+        tensors = {f"network/{n}": t for n, t in weights.items() if n.split(".")[0] in predictors}
         description, arrays = self.task.state()
         for name, array in arrays.items():
             tensors[name] = torch.from_numpy(np.ascontiguousarray(array))
         save_file(tensors, temporary / "model.safetensors")
+        energy = _part("energy", weights)
+        if energy and "energy" not in predictors:
+            save_file(energy, temporary / "energy.safetensors")
         content = {
             "format": FORMAT,
             "method": self.names[0],
@@ -125,22 +130,41 @@ class Model:
 
 def load(path: Path | str) -> Model:
     """The model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do)."""
+    with _folder(path) as folder:
+        model, tensors = _rebuilt(folder)
+        for name, network in list(model.method.named_children()):
+            if name in model.method.predictors:
+                network.load_state_dict(_part(f"network/{name}", tensors))
+            else:
+                delattr(model.method, name)  # trained the others, never predicts
+        return model
+
+
+def load_energy(path: Path | str) -> Energy:
+    """The energy of the model in a folder, in evaluation mode, whether it predicts itself or taught a net."""
+    with _folder(path) as folder:
+        model, tensors = _rebuilt(folder)
+        energy = dict(model.method.named_children()).get("energy")
+        if not isinstance(energy, Energy):
+            raise ModelError(f"{folder}: {model.names[0]} trains without an energy")
+        if "energy" in model.method.predictors:
+            weights = _part("network/energy", tensors)
+        elif (folder / "energy.safetensors").is_file():
+            weights = load_file(folder / "energy.safetensors")
+        else:
+            raise ModelError(f"{folder}: the energy was not kept (energy.safetensors is missing)")
+        energy.load_state_dict(weights)
+        return energy.eval()
+
+
+@contextmanager
+def _folder(path: Path | str) -> Iterator[Path]:
+    """The model folder itself; what goes wrong with it becomes a `ModelError`."""
     folder = Path(path)
     if not (folder / "model.json").is_file() and (folder / "model").is_dir():
         folder = folder / "model"
     try:
-        content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            found = content.get("format") if isinstance(content, dict) else None
-            raise ModelError(f"{folder}: model format {found}, this version reads {FORMAT}")
-        settings = Settings(**content["settings"])
-        names = (str(content["method"]), str(content["loss"]))
-        tensors = load_file(folder / "model.safetensors")
-        kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
-        task = restore(content, kept)
-        method = build(*names, settings, task)
-        _load_networks(method, tensors)
-        return Model(method, names, settings, task, float(content["threshold"]))
+        yield folder
     except FileNotFoundError as error:
         raise ModelError(f"{path}: no model here ({error.filename} is missing)") from error
     except ModelError:
@@ -149,11 +173,21 @@ def load(path: Path | str) -> Model:
         raise ModelError(f"{folder}: damaged model folder ({error})") from error
 
 
-def _load_networks(method: Method, tensors: dict[str, Tensor]) -> None:
-    for name in method.predictors:
-        prefix = f"network/{name}."
-        weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        method.get_submodule(name).load_state_dict(weights)
-    for name, _ in list(method.named_children()):
-        if name not in method.predictors:
-            delattr(method, name)  # trained the others, never predicts
+def _rebuilt(folder: Path) -> tuple[Model, dict[str, Tensor]]:
+    """The model with networks as they start, and the tensors in its file."""
+    content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise ModelError(f"{folder}: model format {found}, this version reads {FORMAT}")
+    settings = Settings(**content["settings"])
+    names = (str(content["method"]), str(content["loss"]))
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
+    task = restore(content, kept)
+    return Model(build(*names, settings, task), names, settings, task, float(content["threshold"])), tensors
+
+
+def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under a name, without it."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -132,6 +132,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "device": device,
         "versions": _versions(),
         "commit": _commit(),
+        "source": _source(run),
     }
     if output is not None:
         model.save(output / "model")
@@ -175,6 +176,12 @@ def find_device(name: str) -> str:
     except RuntimeError as error:
         raise ValueError(f"device {name!r}: use cpu, cuda or auto") from error
     return name
+
+
+def _source(run: Run) -> dict[str, Any]:
+    """What was asked to be read, to read it again."""
+    labels = None if run.labels is None else list(run.labels)
+    return {"data": str(run.data), "split": None if run.split is None else str(run.split), "labels": labels}
 
 
 def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:

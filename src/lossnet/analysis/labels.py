@@ -1,0 +1,194 @@
+"""Which labels an energy wants together, and how well each label is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.cluster.hierarchy import leaves_list, linkage
+from torch import Tensor
+
+from lossnet.energies import Energy
+
+__all__ = ["Interactions", "LabelScores", "Pair", "hessian", "label_scores", "pull_along"]
+
+
+def hessian(energy: Energy, x: Tensor, y: Tensor) -> Tensor:
+    """The mean over instances of ``∂²E/∂y_i∂y_j``, ``(labels, labels)`` (UAI supplement, Fig. 1).
+
+    ``x`` is ``(instances, …)`` and ``y``, where the energy is looked at, ``(instances, labels)``.  A local
+    term is linear in the labels, so what is left is the global energy's.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> energy = Sum(torch.nn.Identity(), Local(features=4, labels=3))
+    >>> hessian(energy, torch.ones(2, 4), torch.rand(2, 3)).abs().sum()
+    tensor(0.)
+    """
+    with torch.no_grad():
+        function = energy.at(x)
+    y = y.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(y.unsqueeze(1)).sum(), y, create_graph=True)
+    gradient = gradient + 0 * y  # an energy that is linear in y would leave nothing to differentiate
+    # Instances do not touch each other, so one backward pass gives a row of every instance's Hessian.
+    columns = gradient.sum(0)
+    return torch.stack([torch.autograd.grad(column, y, retain_graph=True)[0].mean(0) for column in columns])
+
+
+def pull_along(
+    energy: Energy,
+    x: Tensor,
+    y: Tensor,
+    label: int,
+    varying: int,
+    at: Sequence[float] = (0.0, 0.5, 1.0),
+    steps: int = 21,
+) -> Tensor:
+    """``−∂E/∂y_label`` as another label goes from 0 to 1, ``(len(at), steps)`` (SEAL Fig. 2).
+
+    One row for each value ``at`` of the label itself; the other labels are those of ``y``
+    ``(instances, labels)``, and the mean is over instances.  Cross-entropy's pull would not change along a
+    row: it knows nothing of other labels.
+
+    >>> from lossnet.energies import LabelInteraction, Sum
+    >>> energy = Sum(torch.nn.Identity(), LabelInteraction(labels=3, hidden=5))
+    >>> pull_along(energy, torch.ones(2, 4), torch.rand(2, 3), label=0, varying=2).shape
+    torch.Size([3, 21])
+    """
+    with torch.no_grad():
+        function = energy.at(x)
+    own = torch.as_tensor(at, dtype=y.dtype, device=y.device)
+    other = torch.linspace(0, 1, steps, dtype=y.dtype, device=y.device)
+    candidates = y.detach().unsqueeze(1).repeat(1, len(own) * steps, 1)
+    candidates[:, :, label] = own.repeat_interleave(steps)
+    candidates[:, :, varying] = other.repeat(len(own))
+    candidates.requires_grad_()
+    (gradient,) = torch.autograd.grad(function(candidates).sum(), candidates)
+    return -gradient[:, :, label].mean(0).view(len(own), steps)
+
+
+class Pair(NamedTuple):
+    """Two labels: how much the energy wants them together, and how they occur together in the data."""
+
+    first: int
+    second: int
+    learned: float
+    association: float
+    together: int
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Learned interactions of labels beside those in the data.
+
+    Args:
+        learned: ``−∂²E/∂y_i∂y_j``, ``(labels, labels)``: positive where one label makes the energy want the
+            other.
+        truth: label sets ``(instances, labels)`` to compare with.
+
+    >>> truth = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> found = Interactions(torch.tensor([[0.0, 2.0, -1.0], [2.0, 0.0, -1.0], [-1.0, -1.0, 0.0]]), truth)
+    >>> pair = found.strongest(1)[0]
+    >>> pair.first, pair.second, pair.learned, pair.together
+    (0, 1, 2.0, 2)
+    >>> round(found.correlation, 3), found.strongest(1, wanted=False)[0].learned
+    (1.0, -1.0)
+    """
+
+    learned: Tensor
+    truth: Tensor
+
+    @cached_property
+    def together(self) -> Tensor:
+        """How many instances have both labels, ``(labels, labels)``: the paper's co-occurrence."""
+        return self.truth.T @ self.truth
+
+    @cached_property
+    def association(self) -> Tensor:
+        """The correlation φ of each two labels, ``(labels, labels)``; 0 for a label that never varies.
+
+        Counts are large wherever labels are frequent; this is positive only where two labels come together
+        more often than chance would have it, and negative where less often.
+        """
+        centred = self.truth - self.truth.mean(0)
+        lengths = centred.norm(dim=0)
+        unit = centred / torch.where(lengths > 0, lengths, 1)
+        return unit.T @ unit
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's correlation of learned interaction and association over all pairs of two labels."""
+        return self._correlation_with(self.association)
+
+    @property
+    def correlation_with_counts(self) -> float:
+        """The same with co-occurrence counts, which the paper's figure shows."""
+        return self._correlation_with(self.together)
+
+    def strongest(self, count: int, wanted: bool = True) -> list[Pair]:
+        """The pairs that the energy wants together most, or least of all."""
+        first, second = self._pairs()
+        values = self._upper(self.learned)
+        order = torch.argsort(values, descending=wanted, stable=True)[:count]
+        return [self._pair(int(first[i]), int(second[i])) for i in order]
+
+    def indifferent(self) -> Pair:
+        """The pair with the weakest learned interaction."""
+        first, second = self._pairs()
+        index = int(self._upper(self.learned).abs().argmin())
+        return self._pair(int(first[index]), int(second[index]))
+
+    def order(self) -> list[int]:
+        """The labels so that those which occur together are neighbours, for a picture."""
+        if len(self.learned) < 3:
+            return list(range(len(self.learned)))
+        distance = (1 - self._upper(self.association).double()).clamp(min=0).cpu().numpy()
+        return [int(leaf) for leaf in leaves_list(linkage(distance, "average", optimal_ordering=True))]
+
+    def take(self, labels: Sequence[int]) -> Interactions:
+        """The interactions of some labels, in that order."""
+        index = torch.as_tensor(labels)
+        return Interactions(self.learned[index][:, index], self.truth[:, index])
+
+    def _pair(self, first: int, second: int) -> Pair:
+        learned, association, together = (
+            matrix[first, second].item() for matrix in (self.learned, self.association, self.together)
+        )
+        return Pair(first, second, learned, association, int(together))
+
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        rows, columns = torch.triu_indices(len(self.learned), len(self.learned), offset=1)
+        return rows, columns
+
+    def _upper(self, matrix: Tensor) -> Tensor:
+        """The entries of all pairs, without the diagonal."""
+        return matrix[self._pairs()]
+
+    def _correlation_with(self, matrix: Tensor) -> float:
+        values = torch.stack([self._upper(self.learned), self._upper(matrix)]).double()
+        if (values.std(1) == 0).any() or values.shape[1] < 2:
+            return float("nan")
+        return float(np.corrcoef(values.cpu().numpy())[0, 1])
+
+
+class LabelScores(NamedTuple):
+    """Precision, recall and F1 of each label, ``(labels,)``; NaN where there is nothing to divide by."""
+
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+
+
+def label_scores(predicted: Tensor, truth: Tensor) -> LabelScores:
+    """How well each label is predicted, from label sets ``(instances, labels)``.
+
+    The gain over another run is the difference of two such ``f1``.
+
+    >>> label_scores(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    LabelScores(precision=tensor([0.5000,    nan]), recall=tensor([1., nan]), f1=tensor([0.6667,    nan]))
+    """
+    hits, chosen, true = (predicted * truth).sum(0), predicted.sum(0), truth.sum(0)
+    return LabelScores(hits / chosen, hits / true, 2 * hits / (chosen + true))

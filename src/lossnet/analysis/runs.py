@@ -1,0 +1,91 @@
+"""The course of training, and what several seeds say together."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+__all__ = ["Curve", "Estimate", "difference", "estimate", "read_history", "trajectories"]
+
+
+class Curve(NamedTuple):
+    """A quantity over the epochs that have it; epochs are counted through all stages, from 1."""
+
+    epochs: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+def read_history(folder: Path | str) -> list[dict[str, Any]]:
+    """The epochs in a run's ``history.jsonl``, none where there is no such file."""
+    path = Path(folder) / "history.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{path}: not a run's history ({error})") from error
+
+
+def trajectories(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+    """Every quantity of a history by its name: validation metrics, then losses, gradient norms, and whatever
+    updates measured, each with its network.
+
+    >>> epoch = {"losses": {"energy": 2.0}, "gradient_norms": {}, "measured": {}, "valid": {"f1": 0.3}}
+    >>> trajectories([epoch, epoch])["energy: loss"]
+    Curve(epochs=(1, 2), values=(2.0, 2.0))
+    """
+    found: dict[str, dict[int, float]] = {}
+    for number, epoch in enumerate(history, start=1):
+        values = {f"valid {name}": value for name, value in epoch["valid"].items()}
+        values |= {f"{network}: loss": value for network, value in epoch["losses"].items()}
+        values |= {f"{network}: gradient norm": value for network, value in epoch["gradient_norms"].items()}
+        for network, readings in epoch["measured"].items():
+            values |= {f"{network}: {name.replace('_', ' ')}": value for name, value in readings.items()}
+        for name, value in values.items():
+            found.setdefault(name, {})[number] = float(value)
+    return {name: Curve(tuple(points), tuple(points.values())) for name, points in found.items()}
+
+
+class Estimate(NamedTuple):
+    """A mean and half the width of its confidence interval, None where one value cannot tell."""
+
+    mean: float
+    half: float | None
+
+
+def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
+    """The mean over seeds with Student's confidence interval.
+
+    >>> estimate([1.0, 2.0, 3.0])
+    Estimate(mean=2.0, half=2.48...)
+    >>> estimate([1.0])
+    Estimate(mean=1.0, half=None)
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Estimate(mean, None)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(mean, float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error)
+
+
+def difference(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> Estimate:
+    """The difference of two means with Welch's confidence interval, which lets the spreads differ.
+
+    >>> difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
+    Estimate(mean=2.0, half=2.26...)
+    """
+    mean = statistics.fmean(values) - statistics.fmean(others)
+    if min(len(values), len(others)) < 2:
+        return Estimate(mean, None)
+    squares = [statistics.variance(part) / len(part) for part in (values, others)]
+    total = sum(squares)
+    if total == 0:
+        return Estimate(mean, 0.0)
+    freedom = total**2 / sum(s**2 / (len(p) - 1) for s, p in zip(squares, (values, others), strict=True))
+    return Estimate(mean, float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(total))

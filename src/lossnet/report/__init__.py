@@ -1,0 +1,19 @@
+"""The page that shows what runs did: one HTML file that needs nothing else.
+
+=================  ===================================================================================
+`runs`             run folders: read, refused with a reason, and grouped by what only seeds tell apart
+`evidence`         what the runs predict on the data they were trained on, where all that can be had
+`markup`           HTML in which every string is escaped unless it is markup already
+`draw`             charts as SVG, matrices and images as PNG
+`labels`           what there is to see where outputs are label sets
+`masks`            what there is to see where outputs are masks
+`page`             all of it in order
+=================  ===================================================================================
+
+Numbers come from `lossnet.analysis`.  A new kind of output is one new file here, and a line in `page`.
+"""
+
+from lossnet.report.masks import write_sheet
+from lossnet.report.page import write
+
+__all__ = ["write", "write_sheet"]

@@ -1,0 +1,137 @@
+"""What there is to see where outputs are masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet.analysis import mask_pull
+from lossnet.model import ModelError, load_energy
+from lossnet.report.draw import image, png, signed
+from lossnet.report.evidence import Evidence, Output, Section, Tell, collect
+from lossnet.report.markup import join, tag
+from lossnet.report.runs import compare, read_run
+from lossnet.report.tables import missing
+from lossnet.scores import IoU
+
+__all__ = ["sections", "write_sheet"]
+
+EXAMPLES = 12
+
+
+def sections(evidence: Evidence, tell: Tell) -> list[Section]:
+    """Examples, with the energy's pull on each mask."""
+    tell("asking the energy")
+    numbers = evidence.spaced(EXAMPLES)
+    without = ""
+    try:
+        pull: Tensor | None = _pull(evidence, numbers)
+    except ModelError as error:
+        pull, without = None, f"The energy’s pull is not shown: {error}."
+    pictures = _pictures(evidence, numbers, pull)
+    scores = {title: _iou(evidence, output, numbers) for title, output in _outputs(evidence).items()}
+    cards = []
+    for row, number in enumerate(numbers.tolist()):
+        figures = []
+        for title, images in pictures.items():
+            note = f" · IoU {100 * scores[title][row]:.0f}" if title in scores else ""
+            figures.append(tag("figure", image(images[row], title), tag("figcaption", f"{title}{note}")))
+        heading = tag("h3", f"{evidence.part} row {number}")
+        cards.append(tag("article", heading, tag("div", *figures, class_="strip"), class_="card"))
+    text = f"Evenly spaced {evidence.part} images, so that nobody has chosen them (first seed)."
+    if pull is not None:
+        text += " The energy’s pull −∂E/∂y at the prediction is orange where it wants foreground, else blue."
+        text += _agreement(evidence, numbers, pull)
+    body = join(tag("p", text), missing(without) if without else None, tag("div", *cards, class_="cards"))
+    return [Section("Examples", body)]
+
+
+def write_sheet(
+    folders: Sequence[Path | str], path: Path | str, data_dir: Path | str | None = None, count: int = EXAMPLES
+) -> Path:
+    """A PNG sheet, a row for each instance: image, truth, baseline (if any), subject, the energy's pull.
+
+    ``folders`` are those of runs on images, as for `lossnet.report.write`.
+    """
+    comparison = compare([read_run(folder) for folder in folders])
+    evidence = collect(comparison, None if data_dir is None else Path(data_dir), lambda _: None)
+    if evidence.truth.dim() != 3:
+        raise ValueError(f"{comparison.subject.first.folder} predicts no masks; a sheet shows masks")
+    numbers = evidence.spaced(count)
+    pictures = _pictures(evidence, numbers, _pull(evidence, numbers))
+    *first, subject, pull = pictures.values()
+    if evidence.baseline is not None:
+        image_, truth, subject, baseline = *first, subject
+        first = [image_, truth, baseline]
+    columns = [np.concatenate([_framed(picture) for picture in column]) for column in (*first, subject, pull)]
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(np.concatenate(columns, axis=1)))
+    return path
+
+
+def _outputs(evidence: Evidence) -> dict[str, Output]:
+    """The first seeds of subject and baseline by their titles."""
+    return {group.title: evidence.outputs[group.title][0] for group in evidence.comparison.shown}
+
+
+def _chosen(output: Output, numbers: Tensor) -> Tensor:
+    return (output.relaxed[numbers] >= output.model.threshold).float()
+
+
+def _iou(evidence: Evidence, output: Output, numbers: Tensor) -> list[float]:
+    values: list[float] = IoU()(_chosen(output, numbers).unsqueeze(1), evidence.truth[numbers])[:, 0].tolist()
+    return values
+
+
+def _pull(evidence: Evidence, numbers: Tensor) -> Tensor:
+    """``−∂E/∂y`` of the subject's energy at its own predictions, ``(images, height, width)``."""
+    run, model, relaxed = evidence.subject
+    crops = model.task.crops(model.settings)
+    return mask_pull(load_energy(run.folder), evidence.batch(numbers).x, relaxed[numbers], crops)
+
+
+def _agreement(evidence: Evidence, numbers: Tensor, pull: Tensor) -> str:
+    """How often the pull on a wrong pixel is towards the truth."""
+    error = evidence.truth[numbers] - _chosen(evidence.subject, numbers)
+    wrong = error != 0
+    if not wrong.any():
+        return ""
+    share = float((torch.sign(pull) == error)[wrong].float().mean())
+    return f" On these images it pulls {100 * share:.0f} % of the wrong pixels towards the truth."
+
+
+def _pictures(evidence: Evidence, numbers: Tensor, pull: Tensor | None) -> dict[str, list[NDArray[np.uint8]]]:
+    """Columns of RGBA images by their titles: image, truth, each model, and the pull."""
+    columns = {"image": [_colours(x) for x in evidence.batch(numbers).x.numpy()]}
+    columns["truth"] = [_mask(mask) for mask in evidence.truth[numbers].numpy()]
+    for title, output in _outputs(evidence).items():
+        columns[title] = [_mask(mask) for mask in _chosen(output, numbers).numpy()]
+    if pull is not None:
+        columns["energy’s pull"] = [signed(values) for values in pull.numpy()]
+    return columns
+
+
+def _colours(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """RGBA of an image ``(channels, height, width)`` in [0, 1]; it is grey unless it has three channels."""
+    if len(pixels) != 3:
+        pixels = np.repeat(pixels.mean(0, keepdims=True), 3, axis=0)
+    levels = np.concatenate([pixels, np.ones_like(pixels[:1])])
+    return (levels.transpose(1, 2, 0) * 255).round().astype(np.uint8)
+
+
+def _mask(mask: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return _colours(mask[None])
+
+
+def _framed(picture: NDArray[np.uint8], scale: int = 3, margin: int = 4) -> NDArray[np.uint8]:
+    """RGB on white, enlarged, with a margin; a mask's edge stays visible because the margin is grey."""
+    opacity = picture[..., 3:] / 255
+    solid = picture[..., :3] * opacity + 255 * (1 - opacity)
+    large = solid.round().astype(np.uint8).repeat(scale, 0).repeat(scale, 1)
+    return np.pad(large, ((margin, margin), (margin, margin), (0, 0)), constant_values=200)

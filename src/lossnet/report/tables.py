@@ -1,0 +1,68 @@
+"""Tables, plain and to sort and filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lossnet.report.markup import Markup, join, tag
+
+__all__ = ["Cell", "missing", "sortable", "table"]
+
+
+class Cell(NamedTuple):
+    """What a cell says, the value that it sorts by (none sorts last), and a class."""
+
+    text: str
+    value: float | str | None = None
+    kind: str = ""
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
+    """A table that scrolls by itself where it is too wide for the page."""
+    head = tag("tr", *(tag("th", name, scope="col") for name in heading))
+    body = [tag("tr", *(tag("td", cell.text, class_=cell.kind or None) for cell in row)) for row in rows]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+
+
+def sortable(
+    name: str,
+    heading: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    prompt: str,
+    hide_on_phone: Sequence[int] = (),
+) -> Markup:
+    """A table whose columns sort at a click and whose rows are filtered by their first cell."""
+    wide = ["wide" if column in hide_on_phone else "" for column in range(len(heading))]
+    head = [
+        tag("th", tag("button", title, type="button"), scope="col", class_=kind or None, aria_sort="none")
+        for title, kind in zip(heading, wide, strict=True)
+    ]
+    body = [
+        tag(
+            "tr",
+            *(
+                tag("td", cell.text, data_value=cell.value, class_=f"{cell.kind} {kind}".strip() or None)
+                for cell, kind in zip(row, wide, strict=True)
+            ),
+        )
+        for row in rows
+    ]
+    return join(
+        tag(
+            "p",
+            tag("input", type="search", placeholder=prompt, aria_label=prompt, data_filters=name),
+            tag("span", f"{len(rows)} of {len(rows)}", class_="note", aria_live="polite"),
+            class_="filter",
+        ),
+        tag(
+            "div",
+            tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), id=name, class_="sortable"),
+            class_="scroll tall",
+        ),
+    )
+
+
+def missing(text: str) -> Markup:
+    """A line in place of something that cannot be shown."""
+    return tag("p", text, class_="missing")
