@@ -129,7 +129,8 @@ class GradientInference:
                 if step:
                     active = active & (anchor - best_value > self.tolerance * best_value.abs())
                 anchor = best_value
-                if not active.any():
+                # To ask a GPU would cost more than the steps saved, and keep it from becoming a CUDA graph.
+                if not active.is_cuda and not active.any():
                     break
             steps += active
             direction, first, second = self._direction(space, gradient, first, second, step + 1)

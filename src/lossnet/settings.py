@@ -63,9 +63,12 @@ class Settings:
         global_hidden: hidden units of the label interaction.
         conditioned: whether the label interaction sees the input.
         image_net: network for images: the papers' fully convolutional one, or a small U-Net.
+        image_energy: the energy's network, if it is to be another one.
         image_width: channels of the U-Net at full resolution.
         crop: side of the square crops that training and prediction see of images; 0 for whole images.
         flips: whether images are also seen mirrored, in training and prediction.
+        warp: how far training turns (radians) and stretches (natural log) images at random.
+        colour: how far training changes brightness, contrast and tint of images at random.
         noise: how samples and perturbations of masks hang together: each pixel alone, in blocks, or smoothly.
         noise_scale: side of the blocks, or range of the smooth noise, in pixels.
         inference_steps: steps of gradient-based inference.
@@ -107,9 +110,12 @@ class Settings:
     global_hidden: int = 200
     conditioned: bool = False
     image_net: Literal["fcn", "unet"] = "fcn"
+    image_energy: Literal["", "fcn", "unet"] = ""
     image_width: int = 32
     crop: int = 0
     flips: bool = False
+    warp: float = 0.0
+    colour: float = 0.0
     noise: Literal["pixels", "blocks", "smooth"] = "pixels"
     noise_scale: float = 2.0
     inference_steps: int = 20
@@ -142,7 +148,7 @@ class Settings:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         not_negative = ["weight_decay", "perturb_std", "inference_steps", "plateau_patience"]
-        not_negative += ["implicit_cap", "implicit_every", "crop"]
+        not_negative += ["implicit_cap", "implicit_every", "crop", "warp", "colour"]
         for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")

@@ -1,7 +1,7 @@
 import dataclasses
 import json
 
-from lossnet.bench import digits, mlc, overhead
+from lossnet.bench import digits, implicit, mlc, overhead, segmentation
 from lossnet.bench.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
 from lossnet.settings import Settings
 
@@ -48,10 +48,23 @@ def test_finished_runs_are_kept_and_other_settings_run_again(tmp_path):
 
 
 def test_every_cell_of_the_tables_has_settings():
-    for cell in (*mlc.CELLS, *digits.CELLS):
-        assert isinstance(cell.settings(), Settings)
-    titles = [(cell.data, cell.title) for cell in mlc.CELLS]
-    assert len(set(titles)) == len(titles)
+    for cells in (mlc.CELLS, digits.CELLS, implicit.CELLS, segmentation.HORSES, segmentation.SCENES):
+        assert all(isinstance(cell.settings(), Settings) for cell in cells)
+        titles = [(cell.data, cell.title) for cell in cells]
+        assert len(set(titles)) == len(titles)
+
+
+def test_masks_are_drawn_beside_what_the_energy_would_change(tmp_path):
+    tiny = {"epochs": 1, "image_width": 4, "samples": 2, "crop": 0, "batch_size": 200}
+    cells = [dataclasses.replace(cell, changes=tiny) for cell in segmentation.SCENES]
+    results = run_grid(cells, 1, tmp_path, device="cpu", keep_models=True)
+    assert {r["metrics"]["test"].keys() >= {"iou", "pixel_accuracy"} for r in results} == {True}
+    heading, rows = summarise(cells, results, segmentation.COLUMNS)
+    assert heading[2] == "mean IoU"
+    assert [row[1] for row in rows] == [cell.title for cell in cells]
+    folders = {cell.title: run_folder(tmp_path, cell, 0) for cell in cells}
+    segmentation.draw(tmp_path / "sheet.png", "digits-scenes", folders, None, count=3)
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_overhead_compares_in_one_run(tmp_path):

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lossnet.build import METHODS, build
 from lossnet.cli import main
-from lossnet.data import load
+from lossnet.data import Distortion, load
 from lossnet.energies import FeatureEnergy, ImageEnergy
 from lossnet.model import ModelError
 from lossnet.model import load as load_model
@@ -99,7 +99,11 @@ def test_settings_choose_space_networks_and_views():
     assert task.crops(Settings()) is None
     assert task.crops(Settings(crop=8, flips=True)).flips
     assert task.crops(Settings(flips=True)).positions(12, 10) == ((0, 0),)
+    assert task.crops(Settings(crop=8, flips=True)).distortion is None
+    assert task.crops(Settings(crop=8, warp=0.1)).distortion == Distortion(warp=0.1)
+    assert task.crops(Settings(colour=0.2)).distortion == Distortion(colour=0.2)
     assert isinstance(task.energy(Settings(crop=8)), ImageEnergy)
+    assert isinstance(task.energy(Settings(image_energy="unet")), FeatureEnergy)
     assert task.energy(Settings(crop=8)).size == (8, 8)
     unet = Settings(image_net="unet", image_width=4)
     assert isinstance(task.energy(unet), FeatureEnergy)

@@ -100,11 +100,11 @@ def run_grid(
                 results.append(result)
                 with store.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
-                metrics = result["metrics"]["test"]
+                metric, value = next(iter(result["metrics"]["test"].items()))
                 progress.advance(bar)
                 progress.console.print(
-                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test F1 "
-                    f"{100 * metrics['f1']:.2f} in {result['seconds']:.0f} s",
+                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test {metric} "
+                    f"{100 * value:.2f} in {result['seconds']:.0f} s",
                     highlight=False,
                 )
         except BaseException:

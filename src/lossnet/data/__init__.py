@@ -8,6 +8,7 @@
 
 from lossnet.data.crops import Crops
 from lossnet.data.dataset import MultiLabelData, ResidentData
+from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.errors import DataError
 from lossnet.data.image_files import read_images, read_pictures, write_mask
@@ -31,6 +32,7 @@ __all__ = [
     "Crops",
     "DataError",
     "Description",
+    "Distortion",
     "Entry",
     "Loaded",
     "MaskData",

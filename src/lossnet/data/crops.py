@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lossnet.data.distortion import Distortion
 from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 
@@ -33,6 +34,7 @@ class Crops:
         per_side: crops along each side at prediction, so that there are ``per_side``² (fewer where an image
             has fewer positions, more where an image needs more to be covered).
         flips: whether images are also seen mirrored, left to right.
+        distortion: what happens to images in training before they are cropped.
 
     >>> crops = Crops(24)
     >>> len(crops.positions(32, 32)), crops.positions(32, 32)[:6]
@@ -42,6 +44,7 @@ class Crops:
     size: int | tuple[int, int]
     per_side: int = 6
     flips: bool = False
+    distortion: Distortion | None = None
 
     def __post_init__(self) -> None:
         if min(*self.shape, self.per_side) < 1:
@@ -143,6 +146,8 @@ class _RandomCrops:
     def batch(self, indices: Tensor) -> Batch:
         """Random crops of these instances: ``x`` ``(b, c, *shape)`` and ``y`` ``(b, *shape)``."""
         whole = self.dataset.batch(indices)
+        if self.crops.distortion is not None:
+            whole = self.crops.distortion(whole)
         height, width = whole.x.shape[-2:]
         self.crops._check(height, width)
         pixels = self._pixels(len(whole.x), height, width, whole.x.device)

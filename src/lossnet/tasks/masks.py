@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Crops, Loaded, MaskData
+from lossnet.data import Crops, Distortion, Loaded, MaskData
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.nets import FCN, UNet
 from lossnet.nets.fcn import Normalise
@@ -72,16 +72,19 @@ class MaskTask(Task):
         return self._normalised(net)
 
     def energy(self, settings: Settings, bounded: bool = False) -> Energy:
-        if settings.image_net == "unet":
+        if (settings.image_energy or settings.image_net) == "unet":
             net = UNet(self.channels, settings.image_width, dropout=settings.energy_dropout)
-            return self._normalised(FeatureEnergy(net, local=not bounded))
+            return self._normalised(FeatureEnergy(net, hidden=settings.image_width, local=not bounded))
         size = (settings.crop, settings.crop) if settings.crop else self.size
         return self._normalised(ImageEnergy(self.channels, size, dropout=settings.energy_dropout))
 
     def crops(self, settings: Settings) -> Crops | None:
+        distortion = Distortion(settings.warp, settings.colour) if settings.warp or settings.colour else None
         if settings.crop:
-            return Crops(settings.crop, flips=settings.flips)
-        return Crops(self.size, 1, settings.flips) if settings.flips else None
+            return Crops(settings.crop, flips=settings.flips, distortion=distortion)
+        if settings.flips or distortion:
+            return Crops(self.size, 1, settings.flips, distortion)
+        return None
 
     def inputs(self, x: Any) -> Dataset:
         images = np.asarray(x)
