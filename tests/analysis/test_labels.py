@@ -137,7 +137,9 @@ def test_strongest_pairs(interactions):
     assert [pair[:2] for pair in interactions.strongest(3)] == pairs[::-1][:3]
     weakest = min(pairs, key=lambda pair: abs(float(interactions.learned[pair])))
     assert interactions.indifferent()[:2] == weakest
-    assert len(interactions.strongest(100)) == 10
+    assert len(interactions.strongest(100)) + len(interactions.strongest(100, wanted=False)) == 10
+    assert all(pair.learned > 0 for pair in interactions.strongest(100))
+    assert Interactions(torch.ones(3, 3), torch.eye(3)).strongest(3, wanted=False) == []
 
 
 def test_the_order_puts_companions_side_by_side(interactions):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from lossnet.data import Loaded, load
@@ -71,8 +71,8 @@ class Evidence:
 
     def spaced(self, count: int) -> Tensor:
         """Numbers of at most ``count`` instances, evenly spaced so that nobody has chosen them."""
-        chosen: Any = np.unique(np.linspace(0, len(self.rows) - 1, count).astype(int))
-        return Tensor(chosen).long()
+        numbers: Tensor = torch.linspace(0, len(self.rows) - 1, count).long().unique()
+        return numbers
 
     def batch(self, numbers: Tensor) -> Batch:
         """Inputs and truth of some instances."""
@@ -107,8 +107,8 @@ def collect(comparison: Comparison, data_dir: Path | None, tell: Tell) -> Eviden
 def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
     """What the run read, from where it read it, or from ``data_dir``."""
     # Runs of before say only what the data set is called.
-    source = run.result.get("source") or {"data": run.result["dataset"]}
-    name = str(source["data"])
+    source = run.result.get("source") or {}
+    name = str(source.get("data", run.result["dataset"]))
     if data_dir is not None and not Path(name).exists() and (data_dir / Path(name).name).is_file():
         name = str(data_dir / Path(name).name)
     preprocessor = model.task.preprocessor if isinstance(model.task, LabelTask) else None

@@ -39,8 +39,8 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     for row, number in enumerate(numbers.tolist()):
         figures = []
         for title, images in pictures.items():
-            note = f" · IoU {100 * scores[title][row]:.0f}" if title in scores else ""
-            figures.append(tag("figure", image(images[row], title), tag("figcaption", f"{title}{note}")))
+            score = join(tag("br"), f"IoU {100 * scores[title][row]:.0f}") if title in scores else None
+            figures.append(tag("figure", image(images[row], title), tag("figcaption", title, score)))
         heading = tag("h3", f"{evidence.part} row {number}")
         cards.append(tag("article", heading, tag("div", *figures, class_="strip"), class_="card"))
     text = f"Evenly spaced {evidence.part} images, so that nobody has chosen them (first seed)."

@@ -54,7 +54,8 @@ def read_run(folder: Path | str) -> Finished:
     folder = Path(folder)
     path = folder / "result.json"
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; give one that 'lossnet train --output' wrote")
+        what = "a file" if folder.exists() else "no such folder"
+        raise ValueError(f"{folder}: {what}; give a folder that 'lossnet train --output' wrote")
     if not path.is_file():
         if (folder / "checkpoint.safetensors").exists():
             raise ValueError(
@@ -64,16 +65,24 @@ def read_run(folder: Path | str) -> Finished:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         run = Finished(folder, result)
-        result["settings"] = dict(result["settings"])
+        for name in ("dataset", "split", "method", "loss"):
+            result[name] = str(result[name])
+        for name in ("settings", "source", "versions"):
+            result[name] = dict(result.get(name) or {})
+        result["seconds"] = float(result.get("seconds", math.nan))
         result["metrics"] = {
-            part: {str(name): float(value) for name, value in metrics.items()}
+            part: {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
             for part, metrics in result["metrics"].items()
         }
-        named = [str(result[name]) for name in ("dataset", "split", "method", "loss")]
-        if not run.metrics or not all(named) or run.seed < 0:
-            raise ValueError("a value is empty")
+        if not run.metrics:
+            raise ValueError("it has no figures")
+        int(run.seed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not a run's result ({type(error).__name__}: {error})") from error
+    try:
+        run.curves  # noqa: B018
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / 'history.jsonl'}: not a run's history ({error})") from error
     return run
 
 
@@ -97,8 +106,7 @@ class Group:
 
     def values(self, metric: str) -> list[float]:
         """A metric of each seed, without those that lack it."""
-        found = (run.metrics.get(metric, math.nan) for run in self.runs)
-        return [value for value in found if math.isfinite(value)]
+        return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
 
 @dataclass(frozen=True, eq=False)
