@@ -1,8 +1,9 @@
-"""Drives Debian's chromium through its DevTools protocol, over a pair of pipes and nothing but Python."""
+"""Runs to report on, and a browser: chromium through its DevTools protocol, over a pair of pipes."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import fcntl
 import json
 import os
@@ -12,8 +13,82 @@ import signal
 import time
 from contextlib import suppress
 
+import numpy as np
+import pytest
+
+from lossnet.run import Run, train
+from lossnet.settings import Settings
+
+SMALL = Settings(
+    epochs=2, batch_size=16, task_hidden=8, energy_hidden=8, global_hidden=4, samples=4, task_lr=0.01,
+    image_net="unet", image_width=4,
+)  # fmt: skip
+#: label names that would do harm on a page that trusted them
+LABELS = ("<script>alert(1)</script>", "\"quoted' & <b>bold", "grün", "plain")
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory):
+    """A CSV file whose label names are hostile, and whose last label is never true."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(120, 3)).round(3)
+    y = np.stack([x[:, 0] > 0, x[:, 0] + x[:, 1] > 0, x[:, 0] <= 0, np.zeros(120)], 1).astype(int)
+    path = tmp_path_factory.mktemp("table") / "mine.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["a", "b", "c", *LABELS])
+        writer.writerows([*map(float, given), *wanted] for given, wanted in zip(x, y, strict=True))
+    return path
+
+
+@pytest.fixture(scope="session")
+def label_runs(table, tmp_path_factory):
+    """Two seeds of SEAL and two of cross-entropy on that table."""
+    folder = tmp_path_factory.mktemp("label-runs")
+    found = []
+    options = {"settings": SMALL, "labels": LABELS, "device": "cpu", "progress": False}
+    for method in ("cross-entropy", "seal"):
+        for seed in (0, 1):
+            found.append(folder / f"{method}-{seed}")
+            train(Run(str(table), method, seed=seed, output=found[-1], **options))
+    return found
+
+
+@pytest.fixture(scope="session")
+def mask_runs(tmp_path_factory):
+    """SEAL and cross-entropy on bright squares, seen in crops."""
+    random = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 12), ("val", 4), ("test", 5)):
+        masks = np.zeros((count, 12, 10), np.uint8)
+        for mask, (top, left) in zip(masks, random.integers(0, 5, (count, 2)), strict=True):
+            mask[top : top + 5, left : left + 5] = 1
+        noise = random.integers(0, 60, (count, 12, 10, 3))
+        arrays[f"{part}_images"] = (noise + 150 * masks[..., None]).astype(np.uint8)
+        arrays[f"{part}_masks"] = masks
+    folder = tmp_path_factory.mktemp("mask-runs")
+    np.savez(folder / "squares.npz", **arrays)
+    found = []
+    for method in ("seal", "cross-entropy"):
+        found.append(folder / method)
+        settings = Settings(**{**SMALL.__dict__, "crop": 8, "batch_size": 4})
+        source = str(folder / "squares.npz")
+        train(Run(source, method, settings=settings, output=found[-1], device="cpu", progress=False))
+    return found
+
+
+# ---------------------------------------------------------------- the browser
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: 'apt-get install chromium' to test the page in a browser")
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 class Browser:
