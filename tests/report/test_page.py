@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lossnet.build import METHODS
 from lossnet.cli import main
 from lossnet.report import write, write_sheet
 from lossnet.report.markup import VOID
@@ -149,6 +150,19 @@ def test_pixels_are_drawn(tmp_path):
         page = Page(write([folder], progress=False))
         assert page.count("img") == pictures
     assert "digit_3" in page.texts
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "cross-entropy"])
+def test_every_methods_energy_is_shown(table, tmp_path, method):
+    settings = Settings(
+        epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2, inference_steps=2,
+        conditioned=True,
+    )  # fmt: skip
+    options = {"settings": settings, "labels": LABELS, "device": "cpu", "progress": False}
+    train(Run(str(table), method, output=tmp_path, **options))
+    page = Page(write([tmp_path], progress=False))
+    assert "How one label pulls another" in page.texts
+    assert "No examples" not in page.text
 
 
 # ---------------------------------------------------------------- masks

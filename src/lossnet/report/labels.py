@@ -31,7 +31,7 @@ _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     """What the energy learned, each label, and examples."""
-    tell("asking the energy")
+    tell(f"asking the energy about {len(evidence.subject.model.label_names)} labels")
     return [
         Section("What the energy learned", _learned(evidence)),
         Section("Labels", _label_table(evidence)),

@@ -96,7 +96,7 @@ def _tile(title: str, figure: str, note: str) -> Markup:
 def _verdict(gap: Estimate) -> str:
     if gap.half is None:
         return "one seed cannot tell this from chance"
-    return "more than chance (95 %)" if abs(gap.mean) > gap.half else "within chance (95 %)"
+    return f"its 95 % interval {'leaves out' if abs(gap.mean) > gap.half else 'holds'} 0"
 
 
 def _name(metric: str) -> str:
