@@ -243,6 +243,17 @@ def test_other_data_under_the_same_name_is_noticed(label_runs, table, tmp_path):
     assert "is not what the model was trained on" in page.text
 
 
+def test_other_rows_under_the_same_name_are_noticed(label_runs, table, tmp_path):
+    shutil.copytree(label_runs[2], tmp_path / "run")
+    heading, *lines = table.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "mine.csv").write_text("\n".join([heading, *lines[:70]]) + "\n", encoding="utf-8")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["source"]["data"] = str(tmp_path / "mine.csv")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    page = Page(write([tmp_path / "run"], progress=False))
+    assert re.search(r"the data found as mine\.csv are not those of the run: .* now it has", page.text)
+
+
 # ---------------------------------------------------------------- the command
 
 

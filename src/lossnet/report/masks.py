@@ -64,11 +64,7 @@ def write_sheet(
         raise ValueError(f"{comparison.subject.first.folder} predicts no masks; a sheet shows masks")
     numbers = evidence.spaced(count)
     pictures = _pictures(evidence, numbers, _pull(evidence, numbers))
-    *first, subject, pull = pictures.values()
-    if evidence.baseline is not None:
-        image_, truth, subject, baseline = *first, subject
-        first = [image_, truth, baseline]
-    columns = [np.concatenate([_framed(picture) for picture in column]) for column in (*first, subject, pull)]
+    columns = [np.concatenate([_framed(picture) for picture in column]) for column in pictures.values()]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(np.concatenate(columns, axis=1)))
@@ -76,8 +72,8 @@ def write_sheet(
 
 
 def _outputs(evidence: Evidence) -> dict[str, Output]:
-    """The first seeds of subject and baseline by their titles."""
-    return {group.title: evidence.outputs[group.title][0] for group in evidence.comparison.shown}
+    """The first seeds of baseline and subject by their titles."""
+    return {group.title: evidence.outputs[group.title][0] for group in reversed(evidence.comparison.shown)}
 
 
 def _chosen(output: Output, numbers: Tensor) -> Tensor:
