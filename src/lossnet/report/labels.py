@@ -60,7 +60,8 @@ def _learned(evidence: Evidence) -> Markup:
         tag(
             "p",
             "Where the energy’s curvature −∂²E/∂yᵢ∂yⱼ is positive, one label makes it want the other: "
-            f"the mean over {len(numbers)} {evidence.part} instances, at the model’s own predictions. "
+            f"the mean over {len(numbers)} {evidence.part} instances at the model’s own predictions, "
+            f"seed {evidence.subject.run.seed}. "
             "Beside it, how labels occur together in the training data: φ, their correlation. "
             "Over all pairs of labels the two have a correlation of ",
             tag("b", _signed(found.correlation)),
