@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests
 
-.PHONY: install run test bench bench-peers clean
+.PHONY: install run test chromium bench bench-peers clean
 
 install: .venv/installed
 
@@ -15,11 +15,14 @@ install: .venv/installed
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
 	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
 
-test: install  ## formatting, lint, types, tests and the examples in docstrings
+test: install chromium  ## formatting, lint, types, tests and the examples in docstrings
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+chromium:  ## the browser that looks at the report; where there is none and none can be had, its tests are skipped
+	@command -v chromium >/dev/null || apt-get install --yes chromium >/dev/null 2>&1 || echo "no chromium here"
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
 	$(BIN)/lossnet bench overhead --output runs/overhead

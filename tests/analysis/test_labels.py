@@ -134,10 +134,12 @@ def test_labels_that_never_vary_have_no_association():
 def test_strongest_pairs(interactions):
     pairs = sorted(combinations(range(LABELS), 2), key=lambda pair: float(interactions.learned[pair]))
     assert [pair[:2] for pair in interactions.strongest(3, wanted=False)] == pairs[:3]
-    assert [pair[:2] for pair in interactions.strongest(3)] == pairs[::-1][:3]
+    assert [pair[:2] for pair in interactions.strongest(2)] == pairs[::-1][:2]
     weakest = min(pairs, key=lambda pair: abs(float(interactions.learned[pair])))
     assert interactions.indifferent()[:2] == weakest
-    assert len(interactions.strongest(100)) == 10
+    assert len(interactions.strongest(100)) + len(interactions.strongest(100, wanted=False)) == 10
+    assert all(pair.learned > 0 for pair in interactions.strongest(100))
+    assert Interactions(torch.ones(3, 3), torch.eye(3)).strongest(3, wanted=False) == []
 
 
 def test_the_order_puts_companions_side_by_side(interactions):

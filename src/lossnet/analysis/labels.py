@@ -129,11 +129,11 @@ class Interactions:
         return self._correlation_with(self.together)
 
     def strongest(self, count: int, wanted: bool = True) -> list[Pair]:
-        """The pairs that the energy wants together most, or least of all."""
+        """At most so many pairs that the energy wants together, or apart, the strongest first."""
         first, second = self._pairs()
-        values = self._upper(self.learned)
-        order = torch.argsort(values, descending=wanted, stable=True)[:count]
-        return [self._pair(int(first[i]), int(second[i])) for i in order]
+        values = self._upper(self.learned if wanted else -self.learned)
+        order = torch.argsort(values, descending=True, stable=True)[:count]
+        return [self._pair(int(first[i]), int(second[i])) for i in order if values[i] > 0]
 
     def indifferent(self) -> Pair:
         """The pair with the weakest learned interaction."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy import stats
+from scipy.special import stdtrit
 
 __all__ = ["Curve", "Estimate", "difference", "estimate", "read_history", "trajectories"]
 
@@ -71,7 +71,7 @@ def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
     if len(values) < 2:
         return Estimate(mean, None)
     error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error)
+    return Estimate(mean, float(stdtrit(len(values) - 1, (1 + level) / 2)) * error)
 
 
 def difference(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> Estimate:
@@ -88,4 +88,4 @@ def difference(values: Sequence[float], others: Sequence[float], level: float = 
     if total == 0:
         return Estimate(mean, 0.0)
     freedom = total**2 / sum(s**2 / (len(p) - 1) for s, p in zip(squares, (values, others), strict=True))
-    return Estimate(mean, float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(total))
+    return Estimate(mean, float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(total))

@@ -65,7 +65,7 @@ class Method(nn.Module):
     """Base class of methods; networks are submodules, known by their attribute names."""
 
     space: Space
-    #: the networks that prediction needs; the others are thrown away after training
+    #: the networks that prediction needs; a loaded model has no others
     predictors: tuple[str, ...]
 
     @abstractmethod

@@ -4,7 +4,9 @@
 `runs`             run folders: read, refused with a reason, and grouped by what only seeds tell apart
 `evidence`         what the runs predict on the data they were trained on, where all that can be had
 `markup`           HTML in which every string is escaped unless it is markup already
+`tables`           tables, plain and to sort and filter
 `draw`             charts as SVG, matrices and images as PNG
+`overview`         what runs of every kind have: figures, curves and settings
 `labels`           what there is to see where outputs are label sets
 `masks`            what there is to see where outputs are masks
 `page`             all of it in order

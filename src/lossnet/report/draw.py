@@ -75,7 +75,8 @@ def signed(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uin
 
 def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Markup:
     """A signed square matrix, with the names of its rows and columns if they are given."""
-    margin = 92 if names else 0
+    longest = max((len(_short(name, 15)) for name in names), default=0)
+    margin = 8 + 6 * longest if names else 0
     side = WIDTH - margin
     step = side / max(len(values), 1)
     # A single outlier must not make everything else pale.

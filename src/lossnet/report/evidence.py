@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from lossnet.data import Loaded, load
 from lossnet.model import Model
 from lossnet.model import load as load_model
+from lossnet.report.markup import Markup
 from lossnet.report.runs import Comparison, Finished
 from lossnet.spaces import Batch
 from lossnet.tasks import LabelTask
@@ -20,6 +21,8 @@ from lossnet.training import Dataset
 
 __all__ = ["Evidence", "Output", "Section", "collect"]
 
+#: how far a metric may be off, as it is when another device computes it again
+TOLERANCE = 0.01
 #: tells what is being done
 Tell = Callable[[str], None]
 
@@ -28,7 +31,7 @@ class Section(NamedTuple):
     """A part of the page, known by its title."""
 
     title: str
-    body: str
+    body: Markup
 
 
 class Output(NamedTuple):
@@ -71,8 +74,8 @@ class Evidence:
 
     def spaced(self, count: int) -> Tensor:
         """Numbers of at most ``count`` instances, evenly spaced so that nobody has chosen them."""
-        chosen: Any = np.unique(np.linspace(0, len(self.rows) - 1, count).astype(int))
-        return Tensor(chosen).long()
+        numbers: Tensor = torch.linspace(0, len(self.rows) - 1, count).long().unique()
+        return numbers
 
     def batch(self, numbers: Tensor) -> Batch:
         """Inputs and truth of some instances."""
@@ -100,15 +103,26 @@ def collect(comparison: Comparison, data_dir: Path | None, tell: Tell) -> Eviden
         for run in group.runs:
             tell(f"predicting: {group.title}, seed {run.seed}")
             relaxed, truth = models[run.folder].probabilities(rows)
-            outputs.setdefault(group.title, []).append(Output(run, models[run.folder], relaxed))
+            output = Output(run, models[run.folder], relaxed)
+            _check(output, truth, data.name)
+            outputs.setdefault(group.title, []).append(output)
     return Evidence(comparison, data, rows, truth, outputs)
+
+
+def _check(output: Output, truth: Tensor, name: str) -> None:
+    """Refuses data on which a model is not as good as its run has said: other rows under the same name."""
+    found = output.model.task.measure(output.relaxed, truth, output.model.threshold)
+    for metric, value in output.run.metrics.items():
+        if abs(found.get(metric, value) - value) > TOLERANCE:
+            had = f"{output.run.folder} had {metric} {value:.3f} there, now it has {found[metric]:.3f}"
+            raise ValueError(f"the data found as {name} are not those of the run: {had}")
 
 
 def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
     """What the run read, from where it read it, or from ``data_dir``."""
     # Runs of before say only what the data set is called.
-    source = run.result.get("source") or {"data": run.result["dataset"]}
-    name = str(source["data"])
+    source = run.result.get("source") or {}
+    name = str(source.get("data", run.result["dataset"]))
     if data_dir is not None and not Path(name).exists() and (data_dir / Path(name).name).is_file():
         name = str(data_dir / Path(name).name)
     preprocessor = model.task.preprocessor if isinstance(model.task, LabelTask) else None

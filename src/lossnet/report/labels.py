@@ -25,12 +25,13 @@ __all__ = ["sections"]
 
 #: instances that the energy is looked at on, labels in a heat map, pairs in a list, examples
 INSTANCES, LARGEST_MAP, PAIRS, EXAMPLES = 100, 200, 8, 12
+LARGEST_CANVAS = 512
 _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     """What the energy learned, each label, and examples."""
-    tell("asking the energy")
+    tell(f"asking the energy about {len(evidence.subject.model.label_names)} labels")
     return [
         Section("What the energy learned", _learned(evidence)),
         Section("Labels", _label_table(evidence)),
@@ -59,7 +60,8 @@ def _learned(evidence: Evidence) -> Markup:
         tag(
             "p",
             "Where the energy’s curvature −∂²E/∂yᵢ∂yⱼ is positive, one label makes it want the other: "
-            f"the mean over {len(numbers)} {evidence.part} instances, at the model’s own predictions. "
+            f"the mean over {len(numbers)} {evidence.part} instances at the model’s own predictions, "
+            f"seed {evidence.subject.run.seed}. "
             "Beside it, how labels occur together in the training data: φ, their correlation. "
             "Over all pairs of labels the two have a correlation of ",
             tag("b", _signed(found.correlation)),
@@ -112,24 +114,25 @@ def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
     rows = [
         [
             Cell(f"{names[pair.first]} · {names[pair.second]}"),
-            Cell(_signed(pair.learned)),
+            Cell(_rounded(pair.learned)),
             Cell(_signed(pair.association)),
             Cell(str(pair.together)),
         ]
         for pair in pairs
     ]
-    return tag("div", tag("h3", title), table(["labels", "learned", "φ", "both in train"], rows))
+    shown = table(["labels", "learned", "φ", "both in train"], rows) if rows else tag("p", "No pair.")
+    return tag("div", tag("h3", title), shown)
 
 
 def _pulls(energy: Energy, x: Tensor, y: Tensor, found: Interactions, names: Sequence[str]) -> Markup:
     chosen = {
-        "wanted together": found.strongest(1)[0],
-        "kept apart": found.strongest(1, wanted=False)[0],
-        "indifferent": found.indifferent(),
+        "wanted together": found.strongest(1),
+        "kept apart": found.strongest(1, wanted=False),
+        "indifferent": [found.indifferent()],
     }
     at = {"0": 0.0, "½": 0.5, "1": 1.0}
     charts = []
-    for title, pair in chosen.items():
+    for title, pair in [(title, pair) for title, pairs in chosen.items() for pair in pairs]:
         pulls = pull_along(energy, x, y, pair.second, pair.first, tuple(at.values()))
         steps = torch.linspace(0, 1, pulls.shape[1]).tolist()
         one, other = names[pair.first], names[pair.second]
@@ -173,7 +176,7 @@ def _label_table(evidence: Evidence) -> Markup:
             + ", labels chosen at each model’s tuned threshold, as “lossnet predict” does. "
             "A dash: neither predicted nor true.",
         ),
-        sortable("labels-table", heading, rows, "filter labels by name", hide_on_phone=(2, 3)),
+        sortable("labels-table", heading, rows, "filter labels by name", hide_on_phone=(2, 3, 5)),
     )
 
 
@@ -193,14 +196,17 @@ def _points(value: float) -> Cell:
 def _gain(value: float) -> Cell:
     if math.isnan(value):
         return Cell("–")
-    return Cell(_signed(value, 1), round(value, 4), "good" if value > 0 else "bad" if value < 0 else "")
+    kind = "" if abs(value) < 0.05 else "good" if value > 0 else "bad"
+    return Cell(_signed(value, 1), round(value, 4), kind)
 
 
 def _signed(value: float, digits: int = 2) -> str:
-    if math.isnan(value):
-        return "–"
-    small = 0 < abs(value) < 10.0**-digits
-    return (f"{value:+.1e}" if small else f"{value:+.{digits}f}").replace("-", "−")
+    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def _rounded(value: float) -> str:
+    """Two digits, whatever the scale of an energy."""
+    return f"{value:+.2g}".replace("-", "−")
 
 
 # ---------------------------------------------------------------- examples
@@ -277,7 +283,7 @@ class _Canvas:
     @classmethod
     def of(cls, features: Sequence[str], labels: Sequence[str]) -> _Canvas | None:
         inputs = _places(features)
-        return None if inputs is None or max(map(max, inputs)) > 512 else cls(inputs, _places(labels))
+        return None if inputs is None else cls(inputs, _places(labels))
 
     def picture(self, x: Tensor, y: Tensor | None = None) -> Markup:
         """Dark on white, as ink is; pixels that nothing is known of are clear."""
@@ -300,4 +306,5 @@ def _places(names: Sequence[str]) -> list[tuple[int, int]] | None:
     found = [_PIXEL.fullmatch(name) for name in names]
     if not names or None in found:
         return None
-    return [(int(match[1]), int(match[2])) for match in found if match]
+    places = [(int(match[1]), int(match[2])) for match in found if match]
+    return places if max(map(max, places)) < LARGEST_CANVAS else None

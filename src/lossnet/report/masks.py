@@ -39,8 +39,8 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     for row, number in enumerate(numbers.tolist()):
         figures = []
         for title, images in pictures.items():
-            note = f" · IoU {100 * scores[title][row]:.0f}" if title in scores else ""
-            figures.append(tag("figure", image(images[row], title), tag("figcaption", f"{title}{note}")))
+            score = join(tag("br"), f"IoU {100 * scores[title][row]:.0f}") if title in scores else None
+            figures.append(tag("figure", image(images[row], title), tag("figcaption", title, score)))
         heading = tag("h3", f"{evidence.part} row {number}")
         cards.append(tag("article", heading, tag("div", *figures, class_="strip"), class_="card"))
     text = f"Evenly spaced {evidence.part} images, so that nobody has chosen them (first seed)."
@@ -64,11 +64,7 @@ def write_sheet(
         raise ValueError(f"{comparison.subject.first.folder} predicts no masks; a sheet shows masks")
     numbers = evidence.spaced(count)
     pictures = _pictures(evidence, numbers, _pull(evidence, numbers))
-    *first, subject, pull = pictures.values()
-    if evidence.baseline is not None:
-        image_, truth, subject, baseline = *first, subject
-        first = [image_, truth, baseline]
-    columns = [np.concatenate([_framed(picture) for picture in column]) for column in (*first, subject, pull)]
+    columns = [np.concatenate([_framed(picture) for picture in column]) for column in pictures.values()]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(np.concatenate(columns, axis=1)))
@@ -76,8 +72,8 @@ def write_sheet(
 
 
 def _outputs(evidence: Evidence) -> dict[str, Output]:
-    """The first seeds of subject and baseline by their titles."""
-    return {group.title: evidence.outputs[group.title][0] for group in evidence.comparison.shown}
+    """The first seeds of baseline and subject by their titles."""
+    return {group.title: evidence.outputs[group.title][0] for group in reversed(evidence.comparison.shown)}
 
 
 def _chosen(output: Output, numbers: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,17 @@ __all__ = ["Comparison", "Finished", "Group", "compare", "read_run"]
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A finished run: its folder and the content of its ``result.json``."""
+    """A finished run: its folder, the content of its ``result.json``, and its trajectories in training."""
 
     folder: Path
     result: dict[str, Any]
+    curves: dict[str, Curve]
 
     @property
     def seed(self) -> int:
         """The run's seed."""
-        return int(self.result["seed"])
+        seed: int = self.result["seed"]
+        return seed
 
     @property
     def part(self) -> str:
@@ -38,11 +39,6 @@ class Finished:
         metrics: dict[str, float] = self.result["metrics"][self.part]
         return metrics
 
-    @cached_property
-    def curves(self) -> dict[str, Curve]:
-        """The trajectories of its training."""
-        return trajectories(read_history(self.folder))
-
     @property
     def key(self) -> str:
         """What it has in common with the same run under other seeds."""
@@ -54,7 +50,8 @@ def read_run(folder: Path | str) -> Finished:
     folder = Path(folder)
     path = folder / "result.json"
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; give one that 'lossnet train --output' wrote")
+        what = "a file" if folder.exists() else "no such folder"
+        raise ValueError(f"{folder}: {what}; give a folder that 'lossnet train --output' wrote")
     if not path.is_file():
         if (folder / "checkpoint.safetensors").exists():
             raise ValueError(
@@ -63,18 +60,24 @@ def read_run(folder: Path | str) -> Finished:
         raise ValueError(f"{folder}: not a run's folder (result.json is missing)")
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        run = Finished(folder, result)
-        result["settings"] = dict(result["settings"])
+        for name in ("dataset", "split", "method", "loss"):
+            result[name] = str(result[name])
+        for name in ("settings", "source", "versions"):
+            result[name] = dict(result.get(name) or {})
+        result["seed"] = int(result["seed"])
+        result["seconds"] = float(result.get("seconds", math.nan))
         result["metrics"] = {
-            part: {str(name): float(value) for name, value in metrics.items()}
+            part: {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
             for part, metrics in result["metrics"].items()
         }
-        named = [str(result[name]) for name in ("dataset", "split", "method", "loss")]
-        if not run.metrics or not all(named) or run.seed < 0:
-            raise ValueError("a value is empty")
+        if not Finished(folder, result, {}).metrics:
+            raise ValueError("it has no figures")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not a run's result ({type(error).__name__}: {error})") from error
-    return run
+    try:
+        return Finished(folder, result, trajectories(read_history(folder)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / 'history.jsonl'}: not a run's history ({error})") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +100,7 @@ class Group:
 
     def values(self, metric: str) -> list[float]:
         """A metric of each seed, without those that lack it."""
-        found = (run.metrics.get(metric, math.nan) for run in self.runs)
-        return [value for value in found if math.isfinite(value)]
+        return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +152,8 @@ def compare(runs: Sequence[Finished]) -> Comparison:
     plain = [group for group in groups if group.first.result["method"] == "cross-entropy"]
     others = [group for group in groups if group not in plain]
     order = [*others, *plain]
-    if len(others) > 1 and not plain:
-        baseline: Group | None = others[1]
-    else:
-        baseline = plain[0] if others and plain else (plain[1] if len(plain) > 1 else None)
-    return Comparison(order[0], baseline, tuple(order))
+    rest = plain if others and plain else order[1:]
+    return Comparison(order[0], rest[0] if rest else None, tuple(order))
 
 
 def _titles(results: Sequence[dict[str, Any]]) -> list[str]:

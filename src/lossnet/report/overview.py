@@ -1,0 +1,179 @@
+"""What runs of every kind have: figures, curves and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lossnet.analysis import Estimate, difference, estimate
+from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_chart
+from lossnet.report.markup import Markup, join, tag
+from lossnet.report.runs import Comparison
+from lossnet.report.tables import Cell, missing, table
+
+__all__ = ["curves", "figures", "settings", "summary"]
+
+#: metrics that deserve a picture, the first of them a headline
+HEADLINES = ("f1", "f1_tuned", "iou", "accuracy", "span_f1")
+NAMES = {
+    "f1": "F1 at 0.5",
+    "f1_tuned": "F1, tuned threshold",
+    "f1_expected": "F1, highest expected",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "iou": "IoU",
+    "span_f1": "span F1",
+}
+
+
+# ---------------------------------------------------------------- figures
+
+
+def summary(comparison: Comparison) -> Markup:
+    """What the page is about, and its figure beside the baseline's."""
+    subject, baseline = comparison.subject, comparison.baseline
+    metric = next(iter(_headlines(comparison) or subject.first.metrics))
+    result, seeds = subject.first.result, ", ".join(str(run.seed) for run in subject.runs)
+    facts = [f"split: {result['split']}", f"{'seeds' if len(subject.runs) > 1 else 'seed'} {seeds}"]
+    facts += [f"{result.get('steps', '?')} steps in {result['seconds']:g} s"]
+    what = f"{subject.first.part} {_name(metric)}"
+    tiles = [_tile(group.title, _points(group.values(metric)), what) for group in comparison.shown]
+    if baseline is not None and subject.values(metric) and baseline.values(metric):
+        gap = difference(subject.values(metric), baseline.values(metric))
+        tiles.append(_tile("difference", _spread(gap, signed=True), _verdict(gap)))
+    return join(
+        tag("h1", f"{subject.title} on {comparison.dataset}"),
+        tag("p", " · ".join(facts), class_="note"),
+        tag("div", *tiles, class_="tiles"),
+    )
+
+
+def figures(comparison: Comparison) -> Markup:
+    """Every metric of every group, with confidence intervals."""
+    groups, baseline = comparison.groups, comparison.baseline
+    metrics = dict.fromkeys(name for group in groups for run in group.runs for name in run.metrics)
+    metrics.pop("threshold", None)  # one cannot be good at it
+    rows = []
+    for metric in metrics:
+        values = [group.values(metric) for group in groups]
+        cells = [Cell(_name(metric)), *(Cell(_points(found)) for found in values)]
+        if baseline is not None:
+            pair = comparison.subject.values(metric), baseline.values(metric)
+            cells.append(Cell(_spread(difference(*pair), signed=True) if all(pair) else "–"))
+        rows.append(cells)
+    for name, values in (
+        ("threshold", [group.values("threshold") for group in groups]),
+        ("seconds", [[run.result["seconds"] for run in group.runs] for group in groups]),
+    ):
+        if any(values):
+            means = [f"{estimate(found).mean:.3g}" if found else "–" for found in values]
+            rows.append([Cell(name), *map(Cell, means), *([] if baseline is None else [Cell("")])])
+    heading = ["", *(group.title for group in groups), *([] if baseline is None else ["difference"])]
+    note = "Points: mean over seeds ± half of the 95 % confidence interval (Student’s t); dots are seeds."
+    if baseline is not None:
+        note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
+    charts = [tag("figure", _interval_chart(comparison, metric)) for metric in _headlines(comparison)]
+    return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
+
+
+def _headlines(comparison: Comparison) -> list[str]:
+    return [metric for metric in HEADLINES if comparison.subject.values(metric)]
+
+
+def _interval_chart(comparison: Comparison, metric: str) -> Markup:
+    rows = [
+        Interval(group.title, [100 * value for value in values], _in_points(estimate(values)), colour)
+        for colour, group in enumerate(comparison.groups)
+        if (values := group.values(metric))
+    ]
+    return interval_chart(f"{comparison.subject.first.part} {_name(metric)}", rows)
+
+
+def _tile(title: str, figure: str, note: str) -> Markup:
+    return tag("div", tag("span", title), tag("b", figure), tag("span", note, class_="note"), class_="tile")
+
+
+def _verdict(gap: Estimate) -> str:
+    if gap.half is None:
+        return "one seed cannot tell this from chance"
+    return f"its 95 % interval {'leaves out' if abs(gap.mean) > gap.half else 'holds'} 0"
+
+
+def _name(metric: str) -> str:
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def _in_points(found: Estimate) -> Estimate:
+    return Estimate(100 * found.mean, None if found.half is None else 100 * found.half)
+
+
+def _points(values: Sequence[float]) -> str:
+    return _spread(estimate(values)) if values else "–"
+
+
+def _spread(found: Estimate, signed: bool = False) -> str:
+    mean, half = _in_points(found)
+    text = f"{mean:{'+' if signed else ''}.2f}".replace("-", "−")
+    return text if half is None else f"{text} ±\u00a0{half:.2f}"
+
+
+# ---------------------------------------------------------------- curves
+
+
+def curves(comparison: Comparison) -> Markup:
+    """Everything in the histories: validation metric and losses first, the rest folded."""
+    every = dict.fromkeys(name for group in comparison.groups for run in group.runs for name in run.curves)
+    if not every:
+        return missing("No run has a history.")
+    headlines = {f"valid {metric}" for metric in HEADLINES}
+    first = [name for name in every if name in headlines or name.endswith(": loss")]
+    others = [name for name in every if name not in first]
+    legend = [
+        tag("span", group.title, class_=f"key c{colour % COLOURS}")
+        for colour, group in enumerate(comparison.groups)
+    ]
+    parts = [
+        tag("p", *legend, class_="legend"),
+        tag("div", *(_curve(comparison, name) for name in first), class_="charts"),
+        tag("p", "One line for each seed; epochs are counted through all stages of training.", class_="note"),
+    ]
+    if others:
+        folded = tag("div", *(_curve(comparison, name) for name in others), class_="charts")
+        parts.append(tag("details", tag("summary", f"{len(others)} more curves"), folded))
+    return join(*parts)
+
+
+def _curve(comparison: Comparison, name: str) -> Markup:
+    lines = [
+        Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
+        for colour, group in enumerate(comparison.groups)
+        for run in group.runs
+        if name in run.curves
+    ]
+    return tag("figure", line_chart(name.replace("_", " "), lines, across="epoch"))
+
+
+# ---------------------------------------------------------------- settings
+
+
+def settings(comparison: Comparison) -> Markup:
+    """Where the runs come from and every setting; what differs is bold."""
+    groups = comparison.groups
+    runs = [(group.first.result, group.runs) for group in groups]
+    origin = {
+        "seeds": [", ".join(str(run.seed) for run in members) for _, members in runs],
+        "folders": [", ".join(str(run.folder) for run in members) for _, members in runs],
+        "epochs": [", ".join(str(run.result.get("epochs", "–")) for run in members) for _, members in runs],
+        "device": [result.get("device", "–") for result, _ in runs],
+        "commit": [str(result.get("commit") or "–")[:12] for result, _ in runs],
+        "versions": [", ".join(f"{k} {v}" for k, v in result["versions"].items()) for result, _ in runs],
+    }
+    names = dict.fromkeys(name for group in groups for name in group.settings)
+    every = {name.replace("_", " "): [group.settings.get(name, "–") for group in groups] for name in names}
+    heading = ["", *(group.title for group in groups)]
+    return join(*(table(heading, [_row(*item) for item in part.items()]) for part in (every, origin)))
+
+
+def _row(name: str, values: Sequence[Any]) -> list[Cell]:
+    kind = "differs" if len({str(value) for value in values}) > 1 else ""
+    return [Cell(name), *(Cell(str(value), kind=kind) for value in values)]

@@ -1,0 +1,113 @@
+"""The page in a real browser."""
+
+import pytest
+
+from lossnet.report import write
+
+ROWS = "[...document.querySelectorAll('#labels-table tbody tr')]"
+SHOWN = f"{ROWS}.filter(row => row.offsetParent !== null).map(row => row.cells[0].textContent)"
+
+
+@pytest.fixture(scope="module")
+def labels_page(label_runs, tmp_path_factory):
+    return write(label_runs, tmp_path_factory.mktemp("page") / "labels.html", progress=False)
+
+
+@pytest.fixture(scope="module")
+def masks_page(mask_runs, tmp_path_factory):
+    return write(mask_runs, tmp_path_factory.mktemp("page") / "masks.html", progress=False)
+
+
+@pytest.fixture(params=["labels_page", "masks_page"])
+def page(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def opened(browser, labels_page):
+    browser.look(1280, 900)
+    browser.open(labels_page)
+    return browser
+
+
+def click(browser, column):
+    browser.run(f"document.querySelectorAll('#labels-table th button')[{column}].click()")
+
+
+def column(browser, number):
+    values = browser.run(f"{ROWS}.map(row => row.cells[{number}].dataset.value ?? null)")
+    return [None if value is None else float(value) for value in values]
+
+
+def test_nothing_is_complained_of_and_nothing_is_fetched(browser, page):
+    browser.look(1280, 900)
+    browser.open(page)
+    assert browser.complaints == []
+    assert browser.requested() == [page.resolve().as_uri()]
+    assert browser.run("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_the_page_never_scrolls_sideways(browser, page, width):
+    browser.look(width, 844, phone=width < 500)
+    browser.open(page)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("innerWidth") == width, "a phone has not zoomed out to make it fit"
+
+
+def test_in_the_dark_the_paper_is_dark_and_the_ink_is_light(browser, page):
+    browser.open(page)
+    for dark in (False, True):
+        browser.look(1280, 900, dark=dark)
+        paper, ink = (
+            browser.run(f"getComputedStyle(document.body).{name}.match(/\\d+/g).map(Number)[0]")
+            for name in ("backgroundColor", "color")
+        )
+        assert (paper < 60 and ink > 200) if dark else (paper > 200 and ink < 60)
+
+
+def test_columns_sort_both_ways_and_what_is_missing_comes_last(opened):
+    for number in (1, 4, 6):
+        click(opened, number)
+        falling = column(opened, number)
+        click(opened, number)
+        rising = column(opened, number)
+        known = sorted(value for value in rising if value is not None)
+        assert rising == known + [None] * (len(rising) - len(known))
+        assert falling == known[::-1] + [None] * (len(rising) - len(known))
+        sorts = opened.run("[...document.querySelectorAll('#labels-table th')].map(head => head.ariaSort)")
+        assert sorts.count("none") == len(sorts) - 1
+        assert sorts[number] == "ascending"
+
+
+def test_names_sort_too(opened):
+    click(opened, 0)
+    names = opened.run(SHOWN)
+    click(opened, 0)
+    assert opened.run(SHOWN) == names[::-1]
+    assert sorted(names) == sorted(opened.run(SHOWN))
+
+
+def type_in(browser, text):
+    browser.run(
+        f"(() => {{const i = document.querySelector('input[data-filters]'); i.value = {text!r};"
+        "i.dispatchEvent(new Event('input'))})()"
+    )
+
+
+def test_rows_are_filtered_by_name(opened):
+    for text, expected in (("GRÜN", ["grün"]), ("nothing like it", []), (" plain ", ["plain"])):
+        type_in(opened, text)
+        assert opened.run(SHOWN) == expected
+        count = opened.run("document.querySelector('.filter .note').textContent")
+        assert count == f"{len(expected)} of 4"
+    click(opened, 1)
+    assert opened.run(SHOWN) == ["plain"], "sorting keeps the filter"
+    type_in(opened, "")
+    assert len(opened.run(SHOWN)) == 4
+
+
+def test_hostile_names_have_done_nothing(opened):
+    assert opened.run("document.scripts.length") == 1
+    assert "<script>alert(1)</script>" in opened.run(SHOWN)
+    assert opened.complaints == []

@@ -1,0 +1,281 @@
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lossnet.build import METHODS
+from lossnet.cli import main
+from lossnet.report import write, write_sheet
+from lossnet.report.markup import VOID
+from lossnet.run import Run, train
+from lossnet.settings import Settings
+
+LABELS = ("<script>alert(1)</script>", "\"quoted' & <b>bold", "grün", "plain")
+
+
+class Page(HTMLParser):
+    """A page taken apart; elements that do not close where they should are an error."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags, self.texts, self.open = [], [], []
+        self.feed(self.source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+    def count(self, tag):
+        return sum(found == tag for found, _ in self.tags)
+
+    def values(self, attribute):
+        return [attributes[attribute] for _, attributes in self.tags if attribute in attributes]
+
+
+@pytest.fixture(scope="module")
+def labels_page(label_runs, tmp_path_factory):
+    return Page(write(label_runs, tmp_path_factory.mktemp("page") / "labels.html", progress=False))
+
+
+@pytest.fixture(scope="module")
+def masks_page(mask_runs, tmp_path_factory):
+    return Page(write(mask_runs, tmp_path_factory.mktemp("page") / "masks.html", progress=False))
+
+
+@pytest.fixture(params=["labels_page", "masks_page"])
+def page(request):
+    return request.getfixturevalue(request.param)
+
+
+# ---------------------------------------------------------------- any page
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    ids = page.values("id")
+    assert max(Counter(ids).values()) == 1
+    assert {target.removeprefix("#") for target in page.values("href") if target.startswith("#")} <= set(ids)
+    assert set(page.values("data-filters")) <= set(ids)
+
+
+def test_nothing_is_fetched(page):
+    for attribute in ("src", "href", "action", "srcset", "data", "xlink:href"):
+        assert all(value.startswith(("data:image/png;base64,", "#")) for value in page.values(attribute))
+    assert not re.search(r"https?:|@import|url\(", page.source)
+    assert "link" not in dict(page.tags)
+    assert page.source.startswith("<!DOCTYPE html>")
+
+
+def test_no_script_runs_but_the_pages_own(page):
+    assert page.count("script") == 1
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert re.search(r"script-src 'sha256-[\w+/]+='$", policy)
+
+
+def test_pictures_say_what_they_show(page):
+    assert all(attributes["alt"] for tag, attributes in page.tags if tag == "img")
+    assert all(attributes["aria-label"] for tag, attributes in page.tags if tag == "svg")
+
+
+def test_all_settings_are_there(page, label_runs):
+    for name in json.loads((label_runs[0] / "result.json").read_text())["settings"]:
+        assert name.replace("_", " ") in page.texts
+
+
+# ---------------------------------------------------------------- labels
+
+
+def test_names_are_shown_as_they_are(labels_page):
+    for name in LABELS:
+        assert name in labels_page.texts, "in the table, unharmed"
+    assert "<b>bold" not in labels_page.source
+    assert labels_page.source.count("<script") == 1
+    assert "alert(1)</script>" not in labels_page.source
+
+
+def test_figures_are_those_of_the_runs(labels_page, label_runs):
+    results = [json.loads((folder / "result.json").read_text()) for folder in label_runs]
+    plain, seal = (
+        [100 * r["metrics"]["test"]["f1"] for r in results if r["method"] == method]
+        for method in ("cross-entropy", "seal")
+    )
+    tiles = [text for text in labels_page.texts if "±" in text][:3]
+    means = [float(text.split()[0].replace("−", "-")) for text in tiles]
+    expected = [np.mean(seal), np.mean(plain), np.mean(seal) - np.mean(plain)]
+    assert means == pytest.approx(expected, abs=0.0051)
+
+
+def test_sections_of_a_page_about_labels(labels_page):
+    headings = ["Comparison", "Learning curves", "What the energy learned", "Labels", "Examples", "Settings"]
+    assert [heading for heading in headings if labels_page.texts.count(heading) >= 2] == headings
+    assert "valid f1" in labels_page.texts
+    assert "energy: loss" in labels_page.texts
+    assert "seal (nce) on mine.csv" in labels_page.texts
+    assert labels_page.texts.count("cross-entropy") > 10
+
+
+def test_a_label_that_never_occurs_has_no_score(labels_page):
+    rows = re.findall(r"<tr><td data-value=\"plain\">.*?</tr>", labels_page.source)
+    assert len(rows) == 1
+    assert rows[0].count("–") >= 1
+
+
+def test_pixels_are_drawn(tmp_path):
+    settings = Settings(epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2)
+    for data, pictures in (("digits-completion", 12 * 3), ("digits-pairs", 12)):
+        folder = tmp_path / data
+        train(Run(data, "seal", settings=settings, output=folder, device="cpu", progress=False))
+        page = Page(write([folder], progress=False))
+        assert page.count("img") == pictures
+    assert "digit_3" in page.texts
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "cross-entropy"])
+def test_every_methods_energy_is_shown(table, tmp_path, method):
+    settings = Settings(
+        epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2, inference_steps=2,
+        conditioned=True,
+    )  # fmt: skip
+    options = {"settings": settings, "labels": LABELS, "device": "cpu", "progress": False}
+    train(Run(str(table), method, output=tmp_path, **options))
+    page = Page(write([tmp_path], progress=False))
+    assert "How one label pulls another" in page.texts
+    assert "No examples" not in page.text
+
+
+# ---------------------------------------------------------------- masks
+
+
+def test_masks_are_images(masks_page):
+    assert masks_page.count("img") == 5 * 5, "five images, each with truth, two models and the pull"
+    assert "energy’s pull" in masks_page.texts
+    assert "% of the wrong pixels towards the truth" in masks_page.text
+
+
+def test_the_sheet_has_a_row_for_each_image(mask_runs, tmp_path):
+    path = write_sheet(mask_runs, tmp_path / "new" / "sheet.png", count=4)
+    sheet = np.asarray(Image.open(io.BytesIO(path.read_bytes())))
+    assert sheet.shape == (4 * (3 * 12 + 8), 5 * (3 * 10 + 8), 3)
+    with np.load(mask_runs[0].parent / "squares.npz") as arrays:
+        image, mask = arrays["test_images"][0], arrays["test_masks"][0]
+    np.testing.assert_array_equal(sheet[4:40:3, 4:34:3], image)
+    np.testing.assert_array_equal(sheet[4:40:3, 42:72:3, 0], mask * 255)
+
+
+def test_a_sheet_is_for_masks(label_runs, tmp_path):
+    with pytest.raises(ValueError, match="predicts no masks"):
+        write_sheet(label_runs, tmp_path / "sheet.png")
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def test_without_data_the_page_says_so_and_shows_the_rest(label_runs, table, tmp_path):
+    """Data that has moved is found again in the data directory."""
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    run = tmp_path / "run"
+    shutil.copytree(label_runs[2], run)
+    result = json.loads((run / "result.json").read_text())
+    result["source"]["data"] = "/nowhere/mine.csv"
+    (run / "result.json").write_text(json.dumps(result))
+    page = Page(write([run], progress=False))
+    assert "No examples" in page.text
+    assert "/nowhere/mine.csv" in page.text
+    assert "valid f1" in page.texts
+    assert "Labels" not in page.texts
+    shutil.copy(table, moved / "mine.csv")
+    page = Page(write([run], data_dir=moved, progress=False))
+    assert "Labels" in page.texts
+
+
+def test_without_a_model_the_page_says_so(label_runs, tmp_path):
+    shutil.copytree(label_runs[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    (tmp_path / "run" / "history.jsonl").unlink()
+    page = Page(write([tmp_path / "run"], progress=False))
+    assert "no model here" in page.text
+    assert "No run has a history." in page.texts
+
+
+def test_without_an_energy_the_page_says_so(label_runs, mask_runs, tmp_path):
+    for folder in (label_runs[2], mask_runs[0]):
+        shutil.copytree(folder, tmp_path / folder.name, dirs_exist_ok=True)
+        (tmp_path / folder.name / "model" / "energy.safetensors").unlink()
+        page = Page(write([tmp_path / folder.name], progress=False))
+        assert "the energy was not kept" in page.text
+        assert "Examples" in page.texts
+    page = Page(write([label_runs[0]], tmp_path / "plain.html", progress=False))
+    assert "cross-entropy trains without an energy" in page.text
+
+
+def test_other_data_under_the_same_name_is_noticed(label_runs, table, tmp_path):
+    shutil.copytree(label_runs[2], tmp_path / "run")
+    other = tmp_path / "mine.csv"
+    text = table.read_text(encoding="utf-8")
+    other.write_text(text.replace("a,b,c", "a,b,d", 1), encoding="utf-8")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["source"]["data"] = str(other)
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    page = Page(write([tmp_path / "run"], progress=False))
+    assert "is not what the model was trained on" in page.text
+
+
+def test_other_rows_under_the_same_name_are_noticed(label_runs, table, tmp_path):
+    shutil.copytree(label_runs[2], tmp_path / "run")
+    heading, *lines = table.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "mine.csv").write_text("\n".join([heading, *lines[:70]]) + "\n", encoding="utf-8")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["source"]["data"] = str(tmp_path / "mine.csv")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    page = Page(write([tmp_path / "run"], progress=False))
+    assert re.search(r"the data found as mine\.csv are not those of the run: .* now it has", page.text)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command(label_runs, tmp_path, capsys):
+    folders = [str(folder) for folder in label_runs]
+    assert main(["report", *folders, "--output", str(tmp_path / "new" / "page.html")]) == 0
+    assert "page.html" in capsys.readouterr().out.replace("\n", "")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
+    assert main(["report", folders[2], folders[2]]) == 0
+    assert (label_runs[2] / "report.html").is_file(), "the same folder given twice counts once"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere"], "no such folder"), (["{run}", "--output", "{run}"], "is a folder"), ([], "runs")],
+)
+def test_bad_requests_are_one_line(label_runs, arguments, message, capsys):
+    try:
+        status = main(["report", *(part.format(run=label_runs[0]) for part in arguments)])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
