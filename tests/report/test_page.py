@@ -1,4 +1,3 @@
-import io
 import json
 import re
 import shutil
@@ -7,11 +6,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from lossnet.build import METHODS
 from lossnet.cli import main
-from lossnet.report import write, write_sheet
+from lossnet.report import write
 from lossnet.report.markup import VOID
 from lossnet.run import Run, train
 from lossnet.settings import Settings
@@ -172,21 +170,6 @@ def test_masks_are_images(masks_page):
     assert masks_page.count("img") == 5 * 5, "five images, each with truth, two models and the pull"
     assert "energy’s pull" in masks_page.texts
     assert "% of the wrong pixels towards the truth" in masks_page.text
-
-
-def test_the_sheet_has_a_row_for_each_image(mask_runs, tmp_path):
-    path = write_sheet(mask_runs, tmp_path / "new" / "sheet.png", count=4)
-    sheet = np.asarray(Image.open(io.BytesIO(path.read_bytes())))
-    assert sheet.shape == (4 * (3 * 12 + 8), 5 * (3 * 10 + 8), 3)
-    with np.load(mask_runs[0].parent / "squares.npz") as arrays:
-        image, mask = arrays["test_images"][0], arrays["test_masks"][0]
-    np.testing.assert_array_equal(sheet[4:40:3, 4:34:3], image)
-    np.testing.assert_array_equal(sheet[4:40:3, 42:72:3, 0], mask * 255)
-
-
-def test_a_sheet_is_for_masks(label_runs, tmp_path):
-    with pytest.raises(ValueError, match="predicts no masks"):
-        write_sheet(label_runs, tmp_path / "sheet.png")
 
 
 # ---------------------------------------------------------------- what is missing

@@ -15,7 +15,6 @@
 Numbers come from `lossnet.analysis`.  A new kind of output is one new file here, and a line in `page`.
 """
 
-from lossnet.report.masks import write_sheet
 from lossnet.report.page import write
 
-__all__ = ["write", "write_sheet"]
+__all__ = ["write"]

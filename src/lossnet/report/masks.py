@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,14 +9,13 @@ from torch import Tensor
 
 from lossnet.analysis import mask_pull
 from lossnet.model import ModelError, load_energy
-from lossnet.report.draw import image, png, signed
-from lossnet.report.evidence import Evidence, Output, Section, Tell, collect
+from lossnet.report.draw import image, signed
+from lossnet.report.evidence import Evidence, Output, Section, Tell
 from lossnet.report.markup import join, tag
-from lossnet.report.runs import compare, read_run
 from lossnet.report.tables import missing
 from lossnet.scores import IoU
 
-__all__ = ["sections", "write_sheet"]
+__all__ = ["sections"]
 
 EXAMPLES = 12
 
@@ -49,26 +45,6 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         text += _agreement(evidence, numbers, pull)
     body = join(tag("p", text), missing(without) if without else None, tag("div", *cards, class_="cards"))
     return [Section("Examples", body)]
-
-
-def write_sheet(
-    folders: Sequence[Path | str], path: Path | str, data_dir: Path | str | None = None, count: int = EXAMPLES
-) -> Path:
-    """A PNG sheet, a row for each instance: image, truth, baseline (if any), subject, the energy's pull.
-
-    ``folders`` are those of runs on images, as for `lossnet.report.write`.
-    """
-    comparison = compare([read_run(folder) for folder in folders])
-    evidence = collect(comparison, None if data_dir is None else Path(data_dir), lambda _: None)
-    if evidence.truth.dim() != 3:
-        raise ValueError(f"{comparison.subject.first.folder} predicts no masks; a sheet shows masks")
-    numbers = evidence.spaced(count)
-    pictures = _pictures(evidence, numbers, _pull(evidence, numbers))
-    columns = [np.concatenate([_framed(picture) for picture in column]) for column in pictures.values()]
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png(np.concatenate(columns, axis=1)))
-    return path
 
 
 def _outputs(evidence: Evidence) -> dict[str, Output]:
@@ -123,11 +99,3 @@ def _colours(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def _mask(mask: NDArray[np.float32]) -> NDArray[np.uint8]:
     return _colours(mask[None])
-
-
-def _framed(picture: NDArray[np.uint8], scale: int = 3, margin: int = 4) -> NDArray[np.uint8]:
-    """RGB on white, enlarged, with a margin; a mask's edge stays visible because the margin is grey."""
-    opacity = picture[..., 3:] / 255
-    solid = picture[..., :3] * opacity + 255 * (1 - opacity)
-    large = solid.round().astype(np.uint8).repeat(scale, 0).repeat(scale, 1)
-    return np.pad(large, ((margin, margin), (margin, margin), (0, 0)), constant_values=200)
