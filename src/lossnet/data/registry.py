@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Generic
@@ -20,18 +21,30 @@ from typing_extensions import TypeVar
 from lossnet.data import embedded
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.download import Download, fetch
-from lossnet.data.embeddings import Coverage, read_embeddings
+from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
 from lossnet.data.image_files import holds_images, read_images
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
+from lossnet.data.schemes import convert, detect
 from lossnet.data.sentence_files import find_parts, read_sentences
 from lossnet.data.sentences import Lexicon, Sentences
 from lossnet.data.splits import Split, stratified_split
 
-__all__ = ["Description", "Entry", "Loaded", "MaskDescription", "describe", "entry", "find", "load", "names"]
+__all__ = [
+    "Description",
+    "Entry",
+    "Loaded",
+    "MaskDescription",
+    "TagDescription",
+    "describe",
+    "entry",
+    "find",
+    "load",
+    "names",
+]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
@@ -41,6 +54,7 @@ _MIRROR_LARGE = "https://media.githubusercontent.com/media/mrapp-ke/Boomer-Datas
 _CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
 _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
+_GLOVE = "glove6B_100d_taskvocab_fp16.npz"
 _TWEET_CLUSTERS = "brown_clusters_6mpaths.txt"
 _BROWN = ("brown4", "brown8", "brown12", "brown16")
 
@@ -130,6 +144,24 @@ class MaskDescription:
     size: str
     channels: int
     foreground: float
+    home: str
+    terms: str
+
+
+@dataclass(frozen=True)
+class TagDescription:
+    """A set of tagged sentences in numbers; ``scheme`` is how its tags mark spans, if they do."""
+
+    name: str
+    description: str
+    split_name: str
+    instances: dict[str, int]
+    tokens: dict[str, int]
+    longest: int
+    tags: int
+    scheme: str
+    frequent_tags: tuple[tuple[str, int], ...]
+    features: str
     home: str
     terms: str
 
@@ -302,7 +334,27 @@ _ENTRIES = {
                 "pos++": ("shape", *_BROWN, "characters"),
             },
             clusters=_TWEET_CLUSTERS,
-            embeddings=("glove_twitter_27B_100d_top2720.txt", "glove6B_100d_taskvocab_fp16.npz"),
+            embeddings=("glove_twitter_27B_100d_top2720.txt", _GLOVE),
+        ),
+        Entry(
+            "conll2003",
+            "names of people, places, organisations and others in English news; tags",
+            files=("eng.train", "eng.testa", "eng.testb"),
+            layout="a line is a word, its part of speech, its chunk and its name tag in IOB1",
+            terms="Reuters' text is for research only; cite Tjong Kim Sang and De Meulder 2003",
+            home="https://www.clips.uantwerpen.be/conll2003/ner/",
+            sha256={
+                "eng.train": "eac0822f501353f265383ddf1edb0dcd42a1b6eefd3e383d7074db98c38eb41c",
+                "eng.testa": "aedc4ccbd1ae9795feaa0e86fe72d195b0258abed9d705b630d1c889276fac1e",
+                "eng.testb": "0632f32c090ef31c223135b7fee3187a7cf8e65c4015c7866bb7783428cdd9a6",
+            },
+            columns=("word", "pos", "chunk", "tag"),
+            features={
+                "ner": (),
+                "ner+": ("case", "pos", "chunk"),
+                "ner++": ("case", "pos", "chunk", "characters"),
+            },
+            embeddings=(_GLOVE,),
         ),
     )
 }
@@ -393,7 +445,7 @@ def describe(
     progress: bool = True,
     frequent: int = 10,
     resize: tuple[int, int] | None = None,
-) -> Description | MaskDescription:
+) -> Description | MaskDescription | TagDescription:
     """A data set in numbers, counted over its three parts.
 
     >>> describe("digits-pairs").labels_per_instance
@@ -413,6 +465,26 @@ def describe(
             size=f"{first.size[0]}×{first.size[1]}",
             channels=first.channels,
             foreground=float(np.concatenate([part.masks for part in raw.parts]).mean()),
+            home=raw.entry.home,
+            terms=raw.entry.terms,
+        )
+    if isinstance(first, Sentences):
+        tag_counts = Counter(tag for tags in _all_tags(raw.parts) for tag in tags)
+        return TagDescription(
+            name=raw.entry.name,
+            description=raw.entry.description,
+            split_name=raw.split_name,
+            instances=instances,
+            tokens={
+                part: sum(map(len, data.tokens)) for part, data in zip(instances, raw.parts, strict=True)
+            },
+            longest=max(len(sentence) for part in raw.parts for sentence in part.tokens),
+            tags=len(tag_counts),
+            scheme=detect(_all_tags(raw.parts)) or "no spans",
+            frequent_tags=tuple(tag_counts.most_common(frequent)),
+            features="; ".join(
+                f"{name}: {', '.join(('words', *f))}" for name, f in raw.entry.features.items()
+            ),
             home=raw.entry.home,
             terms=raw.entry.terms,
         )
@@ -520,17 +592,21 @@ def _load_sentences(
     lexicon: Lexicon | None,
 ) -> Loaded[Sentences]:
     found = raw.entry
-    parts: tuple[Sentences, ...] = raw.parts
-    tables = []
+    parts: Sequence[Sentences] = raw.parts
+    scheme = detect(_all_tags(parts)) if lexicon is None or lexicon.scheme else None
+    if scheme is not None:
+        parts = [_converted(part, scheme) for part in parts]
+    tables: list[Embeddings] = []
     if lexicon is None:
         paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
         tables = [read_embeddings(path) for path in paths]
         lexicon = Lexicon.fit(
             parts[0],
-            tags=sorted({tag for part in parts for tags in part.tags or () for tag in tags}),
+            tags=_tag_names(parts, scheme),
             features=_features(found, parts[0], features),
             words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
             clusters=_read_clusters(found, data_dir),
+            scheme=scheme,
         )
     tokens = [token for part in parts for sentence in part.tokens for token in sentence]
     vectors = [np.pad(table.matrix(lexicon.words.strings), ((2, 0), (0, 0))) for table in tables]
@@ -546,6 +622,23 @@ def _load_sentences(
         np.concatenate(vectors, axis=1) if vectors else None,
         tuple(table.coverage(tokens) for table in tables),
     )
+
+
+def _all_tags(parts: Iterable[Sentences]) -> list[tuple[str, ...]]:
+    return [tags for part in parts for tags in part.tags or ()]
+
+
+def _converted(data: Sentences, scheme: str) -> Sentences:
+    return replace(data, tags=tuple(convert(tags, scheme, "BIOES") for tags in data.tags or ()))
+
+
+def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
+    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
+    used = sorted({tag for tags in _all_tags(parts) for tag in tags})
+    if scheme is None:
+        return used
+    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
+    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
 
 
 def _features(found: Entry, data: Sentences, wanted: str | None) -> tuple[str, ...]:
