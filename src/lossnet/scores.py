@@ -17,6 +17,7 @@ from lossnet.spaces import Mask, MultiLabel, Space, Tags
 
 __all__ = [
     "F1",
+    "L1",
     "Accuracy",
     "Hamming",
     "IoU",
@@ -87,6 +88,20 @@ class Accuracy(Score):
     def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
         overlap = torch.einsum("bke,be->bk", candidates.flatten(2), truth.flatten(1))
         return _ratio(overlap, truth.flatten(1).sum(1, keepdim=True))
+
+
+class L1(Accuracy):
+    """`Accuracy` whose cost counts tokens, ``Σ |ŷ − y|``: 2 for each wrong tag (the Δ of InfNet+ §2).
+
+    A cost that grows with the sentence, as energies and cross-entropy do, is a margin worth keeping.
+
+    >>> truth = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])  # the third token is padding
+    >>> L1().cost(torch.tensor([[[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]]]), truth)
+    tensor([[2.]])
+    """
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        return (candidates - truth.unsqueeze(1)).abs().flatten(2).sum(-1)
 
 
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
