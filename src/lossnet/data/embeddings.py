@@ -173,9 +173,11 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
     array([[ 0.25, -1.  ]], dtype=float32)
     """
     words, vectors = _read_archive(path) if Path(path).suffix.lower() == ".npz" else _read_text(path)
-    rows = list({word: row for row, word in reversed(list(enumerate(words)))}.values())[::-1]
+    first: dict[str, int] = {}
+    for row, word in enumerate(words):
+        first.setdefault(word, row)
     try:
-        return Embeddings(Path(path).name, tuple(words[row] for row in rows), vectors[rows])
+        return Embeddings(Path(path).name, tuple(first), vectors[list(first.values())])
     except DataError as error:
         raise error.at(path) from None
 
@@ -207,7 +209,8 @@ def _read_text(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.float32
         try:
             if len(numbers) != dimensions or not dimensions:
                 raise ValueError
-            vectors[place] = np.array(numbers, dtype=np.float32)
+            with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite, and reported
+                vectors[place] = np.array(numbers, dtype=np.float32)
         except ValueError:
             number = first + place + 1
             what = f"not a word and {dimensions} numbers"

@@ -8,8 +8,9 @@ scheme      prefixes                                                         ``[
 ``BIOES``   ``B``, ``I`` … and ``E`` on the last; ``S`` on a single token     ``B E S O``
 ==========  ===============================================================  =====================
 
-Each scheme writes given spans in one way only, so tags are valid if their spans are written just so.  IOB1 is
-read more freely, as ``conlleval`` does: any ``B`` begins a span, even one that needs none (CoNLL-2003 has two).
+Each scheme writes given spans in one way only, so tags are valid if their spans are written just so.  IOB1
+is read more freely, as ``conlleval`` does: any ``B`` begins a span, even where ``I`` would do, as twice in
+CoNLL-2003.
 """
 
 from __future__ import annotations

@@ -244,7 +244,8 @@ class Sentences:
         lengths = [len(sentence) for sentence in self.tokens]
         if 0 in lengths:
             raise DataError(f"sentence {lengths.index(0) + 1} has no tokens; leave it out")
-        for name, column in {"tags": self.tags or self.tokens, **self.columns}.items():
+        tags = self.tokens if self.tags is None else self.tags
+        for name, column in {"tags": tags, **self.columns}.items():
             found = [len(sentence) for sentence in column]
             if found != lengths:
                 what = f"{name!r} has {len(found)} sentences with {sum(found)} tokens"

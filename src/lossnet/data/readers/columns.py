@@ -36,7 +36,7 @@ def read_columns(
     [[('hi', '!'), ('#fun', '#')], [('you', 'O')]]
     """
     lines = read_lines(path, encoding)
-    tabs = "\t" in next((line for line in lines if line.strip(" \t") and not line.startswith("# ")), "")
+    tabs = "\t" in next((line for line in lines if line.strip(" \t") and not _is_comment(line)), "")
     sentences: list[list[Row]] = []
     sentence: list[Row] = []
     for number, line in enumerate(lines, start=1):
@@ -45,7 +45,7 @@ def read_columns(
                 sentences.append(sentence)
             sentence = []
             continue
-        if tabs and not sentence and line.startswith("# ") and "\t" not in line:
+        if tabs and not sentence and _is_comment(line):
             continue
         row = tuple(line.split("\t") if tabs else _GAP.split(line.strip(" \t")))
         if not all(row):
@@ -62,3 +62,7 @@ def read_columns(
     if not sentences:
         raise DataError("no sentence; a column file has one token per line", path, len(lines))
     return sentences
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("# ") and "\t" not in line
