@@ -1,4 +1,4 @@
-"""Methods on tag sequences: the formulas written out again, token by token, and every loss on padded sentences."""
+"""Methods on tag sequences: formulas written out again, and every loss on padded sentences."""
 
 import copy
 import itertools
