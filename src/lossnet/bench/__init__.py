@@ -5,8 +5,11 @@
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
 ``mlc``            feature-based multi-label classification on bibtex, delicious and cal500
+``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
+``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================
 """
 
@@ -14,11 +17,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lossnet.bench import digits, hypergradient, implicit, mlc, overhead, solvers
+from lossnet.bench import digits, hypergradient, implicit, mlc, ner, overhead, pos, solvers, trajectories
 
 __all__ = ["NAMES", "run"]
 
-NAMES = ("digits", "hypergradient", "implicit", "mlc", "overhead", "solvers")
+#: tables and pictures that are run over seeds
+_GRIDS = {
+    "implicit": implicit.run,
+    "mlc": mlc.run,
+    "ner": ner.run,
+    "pos": pos.run,
+    "trajectories": trajectories.run,
+}
+NAMES = ("digits", "hypergradient", "implicit", "mlc", "ner", "overhead", "pos", "solvers", "trajectories")
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
@@ -31,7 +42,5 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         solvers.run(output)
     elif name == "digits":
         digits.run(output, seeds, device, jobs)
-    elif name == "implicit":
-        implicit.run(output, seeds, data_dir, device, jobs)
     else:
-        mlc.run(output, seeds, data_dir, device, jobs)
+        _GRIDS[name](output, seeds, data_dir, device, jobs)
