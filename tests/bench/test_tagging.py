@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lossnet.bench import ner, pos, trajectories
+from lossnet.bench import ner, pos, tagging_speed, trajectories
 from lossnet.bench.grid import run_folder
 from lossnet.build import check_names, default_loss, suits
 from lossnet.settings import Settings
@@ -59,3 +59,9 @@ def test_trajectories_are_drawn_from_what_runs_leave(tmp_path, monkeypatch):
     monkeypatch.setattr(trajectories, "run_grid", pretend)
     trajectories.run(tmp_path, 2, None, "cpu", 1)
     assert (tmp_path / "trajectories.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_speeds_are_multiples_of_the_taggers(tmp_path):
+    ratios = tagging_speed.run(tmp_path, "cpu", sentences=4, repeats=1)
+    assert ratios["BiLSTM"] == 1
+    assert json.loads((tmp_path / "tagging_speed.json").read_text())["ratios"] == ratios

@@ -9,6 +9,7 @@
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================
 """
@@ -17,7 +18,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lossnet.bench import digits, hypergradient, implicit, mlc, ner, overhead, pos, solvers, trajectories
+from lossnet.bench import (
+    digits,
+    hypergradient,
+    implicit,
+    mlc,
+    ner,
+    overhead,
+    pos,
+    solvers,
+    tagging_speed,
+    trajectories,
+)
 
 __all__ = ["NAMES", "run"]
 
@@ -29,7 +41,7 @@ _GRIDS = {
     "pos": pos.run,
     "trajectories": trajectories.run,
 }
-NAMES = ("digits", "hypergradient", "implicit", "mlc", "ner", "overhead", "pos", "solvers", "trajectories")
+NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "solvers", "tagging-speed"]))
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
@@ -40,6 +52,8 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         hypergradient.run(output, data_dir, device)
     elif name == "solvers":
         solvers.run(output)
+    elif name == "tagging-speed":
+        tagging_speed.run(output, device)
     elif name == "digits":
         digits.run(output, seeds, device, jobs)
     else:
