@@ -27,7 +27,7 @@ from lossnet.methods import (
 )
 from lossnet.nets import BiLSTM, Tagger, WordVectors
 from lossnet.scores import L1, Accuracy
-from lossnet.spaces import Batch, Tags
+from lossnet.spaces import Batch, MultiLabel, Tags
 from lossnet.training import Trainer
 
 TAGS, WORDS = 3, 9
@@ -148,8 +148,8 @@ def cost_net_of(name, task_net):
         "shared": lambda: Shared(task_net.head),
         "stacked": lambda: Stacked(SPACE),
     }[name]().double()
-    if name == "shared":
-        nn.init.normal_(made.head.weight)
+    for parameter in made.parameters():
+        nn.init.normal_(parameter)
     return made
 
 
@@ -207,6 +207,19 @@ def test_infnet_plus_plays_the_compound_game(task_net, energy, batch, name, trun
             for parameter, gradient in zip(task_net.parameters(), first.gradients, strict=True):
                 parameter -= 0.1 * gradient
         assert step == 0 or next(updates, None) is None
+
+
+def test_the_stacked_network_starts_as_the_task_net_made_surer(batch):
+    logits = torch.randn(4, 4, TAGS, dtype=torch.float64)
+    found, changed = Stacked(SPACE).double().both(lambda x: logits, SPACE, batch)
+    assert torch.equal(found, logits)
+    surer = changed.softmax(-1)
+    assert torch.equal(surer.argmax(-1)[batch.mask > 0], logits.argmax(-1)[batch.mask > 0])
+    torch.testing.assert_close(surer[0], (8 * logits[0].softmax(-1)).softmax(-1))
+    labels = torch.tensor([[0.5, 0.9, 0.1]], dtype=torch.float64)
+    binary = Batch(torch.zeros(1, 2), torch.ones(1, 3, dtype=torch.float64))
+    _, changed = Stacked(MultiLabel(3)).double().both(lambda x: labels.logit(), MultiLabel(3), binary)
+    torch.testing.assert_close(changed, 8 * (labels - 0.5))
 
 
 def test_the_stacked_network_leaves_the_task_net_alone(task_net, energy, batch):

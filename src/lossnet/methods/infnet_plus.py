@@ -14,7 +14,6 @@ from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods.base import Stage, Update
 from lossnet.methods.seal import SEAL
-from lossnet.nets.mlp import linear
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
 __all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
@@ -56,14 +55,20 @@ class Stacked(CostNet):
     """``F = W [A(x); y] + b`` knows the truth and changes what ``A``, held fixed, says.
 
     ``W`` is one for all tokens or pixels: ``(tags, 2 · tags)``, or ``(1, 2)``; for label sets it is
-    ``(labels, 2 · labels)``.
+    ``(labels, 2 · labels)``.  ``F`` starts as ``A``'s output made surer: outputs of random weights are so far
+    from the truth that they violate no margin, and the energy would learn nothing.
     """
+
+    sharpness = 8.0
 
     def __init__(self, space: Space) -> None:
         super().__init__()
         outputs = {MultiLabel: "labels", Tags: "tags"}.get(type(space))
         width = 1 if outputs is None else getattr(space, outputs)
-        self.change = linear(2 * width, width)
+        self.change = nn.Linear(2 * width, width)
+        with torch.no_grad():
+            self.change.weight.copy_(self.sharpness * torch.eye(width, 2 * width))
+            self.change.bias.fill_(-self.sharpness / 2)
 
     def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
         logits: Tensor = task_net(batch.x)
