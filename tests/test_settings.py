@@ -5,6 +5,7 @@ import yaml
 
 from lossnet import settings as room
 from lossnet.build import build, default_loss
+from lossnet.data import Lexicon, Vocabulary
 from lossnet.settings import (
     RecipeError,
     Settings,
@@ -15,7 +16,7 @@ from lossnet.settings import (
     recipe_names_of,
     recipe_settings,
 )
-from lossnet.tasks import LabelTask
+from lossnet.tasks import LabelTask, TagTask
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def test_every_recipe_loads_and_builds(name):
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
     loss = names.get("loss", default_loss(names["method"]))
-    assert build(names["method"], loss, small, LabelTask.of_size(3, 2)).predictors
+    task = LabelTask.of_size(3, 2) if loss != "likelihood" else TagTask(Lexicon(Vocabulary(), ("N", "V")))
+    assert build(names["method"], loss, small, task).predictors
 
 
 def test_there_are_recipes_for_the_papers_tables():

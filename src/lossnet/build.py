@@ -9,16 +9,33 @@ from typing import Any
 from torch import nn
 
 from lossnet import losses
-from lossnet.energies import Energy
+from lossnet.energies import Energy, Sum
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Identity, Neumann, RankOne, Solver
 from lossnet.inference import GradientInference
 from lossnet.losses import Asymmetric, Dice, EnergyLoss, FixedLoss, Lovasz, Margin, Regression, TaskLoss
-from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, Implicit, InfNet, Method, NCEEnergy, SEALStatic
+from lossnet.methods import (
+    CRF,
+    DVN,
+    SEAL,
+    SPEN,
+    CostNet,
+    CrossEntropy,
+    Implicit,
+    InfNet,
+    InfNetPlus,
+    Method,
+    NCEEnergy,
+    SEALStatic,
+    Separated,
+    Shared,
+    Stacked,
+)
 from lossnet.scores import Score
 from lossnet.settings import Settings
+from lossnet.spaces import Tags
 from lossnet.tasks import Task
 
-__all__ = ["METHODS", "MethodEntry", "build", "check_names", "default_loss"]
+__all__ = ["METHODS", "MethodEntry", "build", "check_names", "default_loss", "suits"]
 
 ENERGY_LOSSES: dict[str, Callable[[Settings, Score], EnergyLoss]] = {
     "margin": lambda s, score: losses.Margin(score),
@@ -29,7 +46,7 @@ ENERGY_LOSSES: dict[str, Callable[[Settings, Score], EnergyLoss]] = {
     "ranking": lambda s, score: losses.Ranking(s.samples),
     "cd": lambda s, score: losses.CD(s.samples, score),
 }
-#: what takes the place of cross-entropy; the others keep it
+#: what takes the place of cross-entropy, for outputs of yes and no; the others keep it
 FIXED_LOSSES: dict[str, FixedLoss] = {"asymmetric": Asymmetric(), "dice": Dice(), "lovasz": Lovasz()}
 
 SOLVERS: dict[str, Callable[[Settings], Solver]] = {
@@ -57,8 +74,12 @@ METHODS = {
     "spen": MethodEntry(("margin",), "an energy alone, trained on cost-augmented inference"),
     "dvn": MethodEntry(("regression",), "an energy alone that learns the score itself"),
     "nce-energy": MethodEntry(("nce", "ranking"), "an energy alone, against a frozen task net"),
+    "crf": MethodEntry(("likelihood",), "a chain energy alone, trained by its exact likelihood (tags only)"),
     "infnet": MethodEntry(
         ("margin", "perceptron"), "a cost-augmented net against the energy, then fine-tuned"
+    ),
+    "infnet-plus": MethodEntry(
+        ("margin",), "a cost-augmented net and the task net together against the energy"
     ),
     "seal-static": MethodEntry(
         ("nce", "margin", "regression"), "an energy trained first, frozen, then used as a loss"
@@ -93,6 +114,15 @@ def check_names(method: str, loss: str) -> None:
         raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")
 
 
+def suits(method: str, loss: str, kind: str) -> bool:
+    """Whether a method and loss can be had for a kind of output: labels, masks or tags.
+
+    >>> suits("crf", "likelihood", "labels"), suits("cross-entropy", "dice", "tags")
+    (False, False)
+    """
+    return loss not in FIXED_LOSSES if kind == "tags" else method != "crf"
+
+
 def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     """A method for a task.
 
@@ -101,6 +131,8 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     'SEAL'
     """
     check_names(method, loss)
+    if not suits(method, loss, task.kind):
+        raise ValueError(f"method {method} with loss {loss} is not for {task.kind}")
     return _Builder(loss, settings, task).build(method)
 
 
@@ -117,7 +149,34 @@ class _Builder:
         if method == "infnet":
             loss = self.energy_loss()
             assert isinstance(loss, Margin)
-            return InfNet(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
+            return InfNet(
+                self.task_net(),
+                self.energy(),
+                self.space,
+                loss,
+                self.task_loss(),
+                **steps,
+                truncated=s.zero_truncation,
+            )
+        if method == "infnet-plus":
+            loss, task_net = self.energy_loss(), self.task_net()
+            assert isinstance(loss, Margin)
+            return InfNetPlus(
+                task_net,
+                self.cost_net(task_net),
+                self.energy(),
+                self.space,
+                loss,
+                self.task_loss(),
+                **steps,
+                weight=s.perceptron_weight,
+                truncated=s.zero_truncation,
+            )
+        if method == "crf":
+            energy = self.energy()
+            assert isinstance(energy, Sum)
+            assert isinstance(self.space, Tags)
+            return CRF(energy, self.space)
         if method == "seal":
             loss = self.energy_loss()
             return SEAL(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
@@ -165,6 +224,13 @@ class _Builder:
 
     def task_net(self) -> nn.Module:
         return self.task.task_net(self.settings)
+
+    def cost_net(self, task_net: nn.Module) -> CostNet:
+        if self.settings.cost_net == "separated":
+            return Separated(self.task_net())
+        if self.settings.cost_net == "shared":
+            return Shared(task_net.head)  # type: ignore[arg-type]
+        return Stacked(self.space)
 
     def energy(self) -> Energy:
         return self.task.energy(self.settings, bounded=self.loss.startswith("regression"))

@@ -6,8 +6,8 @@ import argparse
 import csv
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
@@ -25,7 +25,7 @@ from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
 from lossnet.run import Run, find_device, train, write_json
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
-from lossnet.tasks import LabelTask, MaskTask
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
 
 __all__ = ["main"]
@@ -35,6 +35,7 @@ TRAIN_EXAMPLES = """examples:
   lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
   lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
   lossnet train mine.csv --labels 'label_*' --output runs/mine
+  lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
 """
 
@@ -100,6 +101,7 @@ def _train(options: Namespace) -> None:
         data_dir=options.data_dir,
         split=options.split,
         labels=options.labels,
+        embeddings=options.embeddings,
         device=options.device,
         resume=options.resume,
         progress=not options.quiet,
@@ -136,8 +138,13 @@ def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
             return {"all rows": whole}
         split = data.Split.read(options.split, len(whole))
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
-    preprocessor = task.preprocessor if isinstance(task, LabelTask) else None
-    loaded = data.load(options.data, options.data_dir, options.split, preprocessor=preprocessor)
+    loaded = data.load(
+        options.data,
+        options.data_dir,
+        options.split,
+        preprocessor=task.preprocessor if isinstance(task, LabelTask) else None,
+        lexicon=task.lexicon if isinstance(task, TagTask) else None,
+    )
     if not task.fits(loaded):
         raise ValueError(f"{options.data} has other columns than the model in {options.model}")
     return {"valid": loaded.valid, "test": loaded.test}
@@ -145,22 +152,48 @@ def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
 
 def _predict(options: Namespace) -> None:
     model = load(options.model)
+    if isinstance(model.task, TagTask):
+        _predict_tags(model, options)
+        return
+    if options.text is not None:
+        raise ValueError(f"--text is for models that tag sentences; this one predicts {model.task.kind}")
+    if options.input is None:
+        raise ValueError("give a file to predict for")
     if isinstance(model.task, MaskTask):
         _predict_masks(model, options)
         return
     inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
     probabilities = torch.from_numpy(model.predict_proba(inputs.x))
     chosen = DECODERS[options.decode](model.threshold)(probabilities)
-    with ExitStack() as stack:
-        stream: TextIO = sys.stdout
-        if options.output is not None:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            stream = stack.enter_context(options.output.open("w", newline="", encoding="utf-8"))
+    with _written(options.output) as stream:
         writer = csv.writer(stream)
         writer.writerow(["row", "labels", *model.label_names])
         for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
             named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
             writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+
+
+def _predict_tags(model: Model, options: Namespace) -> None:
+    """Lines of token, tab and tag, with an empty one between sentences."""
+    assert isinstance(model.task, TagTask)
+    if (options.text is None) == (options.input is None):
+        raise ValueError("give sentences: as --text, or as a file with one on each line, or in columns")
+    given = model.task.read(options.input) if options.text is None else options.text.splitlines()
+    with _written(options.output) as stream:
+        for tokens in model.tag(given):
+            stream.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
+            stream.write("\n")
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[TextIO]:
+    """A file to write to, or what is printed."""
+    if path is None:
+        yield sys.stdout
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        yield stream
 
 
 def _predict_masks(model: Model, options: Namespace) -> None:
@@ -267,6 +300,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
     training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
     _add_data_options(training)
+    training.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
     training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
@@ -287,12 +321,14 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     commands.add_subcommand("evaluate", evaluation, help="evaluate a model")
 
     prediction = _parser(
-        "Predict labels: one CSV row per instance, with label names and probabilities.",
-        "example:\n  lossnet predict runs/b0 input.arff -o out.csv",
+        "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
+        "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
+        "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
     )
     prediction.add_argument("model", type=Path, help="a run's folder or its model folder")
-    prediction.add_argument("input", type=str, help="a file with the model's input columns")
-    prediction.add_argument("-o", "--output", type=Path | None, help="CSV file; else printed")
+    prediction.add_argument("input", type=str | None, nargs="?", help="a file with the model's inputs")
+    prediction.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
+    prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
 

@@ -22,7 +22,7 @@ __all__ = ["Decoder", "ExpectedF1", "Threshold", "tune_threshold"]
 class Decoder(Protocol):
     """Turns probabilities ``(instances, labels)`` into label sets of the same shape, as 0 and 1."""
 
-    def __call__(self, probabilities: Tensor) -> Tensor:
+    def __call__(self, probabilities: Tensor, /) -> Tensor:
         """The label sets."""
 
 

@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lossnet.build import build
-from lossnet.decoding import Decoder, Threshold
+from lossnet.data import Sentences
+from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.methods import Method
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, Task, restore
+from lossnet.tasks import LabelTask, TagTask, Task, restore
 from lossnet.training import Dataset, predict
 
 __all__ = ["Model", "ModelError", "load", "load_energy"]
@@ -54,7 +55,7 @@ class Model:
         method: holds the networks that predict.
         names: of the method and loss it was trained with.
         settings: that it was trained with.
-        task: names of inputs and outputs and the preprocessing, or the size of images.
+        task: names of inputs and outputs and the preprocessing, the size of images, or a lexicon.
         threshold: tuned on validation data.
     """
 
@@ -76,21 +77,30 @@ class Model:
 
     def _labels(self) -> LabelTask:
         if not isinstance(self.task, LabelTask):
-            raise TypeError(f"this model predicts {self.task.kind}, which have no names")
+            raise TypeError(f"this model predicts {self.task.kind}, not sets of labels")
         return self.task
 
     def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[np.float32]:
         """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, dense or sparse, or
-        ``(instances, height, width)`` for images, channels last."""
+        ``(instances, height, width)`` for images, channels last, or ``(instances, length, tags)`` for
+        sentences, zeros on padding."""
         probabilities, _ = self.probabilities(self.task.inputs(x), device)
         array: NDArray[np.float32] = probabilities.cpu().numpy()
         return array
 
     def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
-        """Labels or pixels of raw inputs: by the tuned threshold, unless another decoder is given."""
-        decoder = decoder or Threshold(self.threshold)
+        """Labels or pixels of raw inputs by the tuned threshold, or tags; unless another decoder is given."""
+        decoder = decoder or self.task.decoder(self.threshold)
         probabilities = torch.from_numpy(self.predict_proba(x))
         return decoder(probabilities).numpy().astype(np.uint8)
+
+    def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
+        """Tokens and their tags, of texts or of sentences given as tokens."""
+        if not isinstance(self.task, TagTask):
+            raise TypeError(f"this model predicts {self.task.kind}, not tags")
+        data = self.task.inputs(sentences)
+        relaxed, _ = self.probabilities(data)
+        return self.task.named(relaxed, data)
 
     def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lossnet.build import build, check_names, default_loss
-from lossnet.data import Loaded, MaskData, MultiLabelData
+from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences
 from lossnet.data import load as load_data
 from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
@@ -41,6 +41,7 @@ class Run:
         data_dir: where data sets are.
         split: a JSON file with row numbers under train, valid and test.
         labels: label columns, for files that do not say.
+        embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
         resume: continue from the checkpoint in ``output``.
         progress: show progress bars.
@@ -55,6 +56,7 @@ class Run:
     data_dir: Path | str | None = None
     split: Path | str | None = None
     labels: Sequence[str] | None = None
+    embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
     resume: bool = False
     progress: bool = True
@@ -78,6 +80,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
+    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
     if data is None:
         data = load_data(
             run.data,
@@ -85,14 +88,16 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             split=run.split,
             labels=run.labels,
             progress=run.progress,
+            features=settings.features or None,
+            embeddings=run.embeddings,
         )
     started = time.monotonic()
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
     task = task_of(data)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         method = build(run.method, loss, settings, task)
-    rates = {"task_net": settings.task_lr, "noise_net": settings.task_lr, "energy": settings.energy_lr}
+    rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
+    rates["energy"] = settings.energy_lr
     rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
@@ -197,7 +202,7 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
     }
 
 
-def _placed(data: MultiLabelData | MaskData, device: str) -> Dataset:
+def _placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
     return data if device == "cpu" else data.resident(device)
 
 

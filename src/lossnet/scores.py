@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from lossnet.spaces import Mask, MultiLabel, Space, Tags
+from lossnet.spans import span_scores
 
 __all__ = [
     "F1",
+    "L1",
     "Accuracy",
     "Hamming",
     "IoU",
@@ -89,6 +91,20 @@ class Accuracy(Score):
         return _ratio(overlap, truth.flatten(1).sum(1, keepdim=True))
 
 
+class L1(Accuracy):
+    """`Accuracy` whose cost counts tokens, ``Σ |ŷ − y|``: 2 for each wrong tag (the Δ of InfNet+ §2).
+
+    A cost that grows with the sentence, as energies and cross-entropy do, is a margin worth keeping.
+
+    >>> truth = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])  # the third token is padding
+    >>> L1().cost(torch.tensor([[[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]]]), truth)
+    tensor([[2.]])
+    """
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        return (candidates - truth.unsqueeze(1)).abs().flatten(2).sum(-1)
+
+
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     candidates, truth = candidates.flatten(2), truth.flatten(1)
     overlap = torch.einsum("bke,be->bk", candidates, truth)
@@ -146,8 +162,17 @@ def _(space: MultiLabel, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
 
 @metrics.register
 def _(space: Tags, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    correct = (space.decode(relaxed) * truth).sum()
-    return {"accuracy": float(correct / truth.sum())}
+    values = {"accuracy": float((space.decode(relaxed) * truth).sum() / truth.sum())}
+    if space.names:
+        real = truth.sum(-1) > 0
+        values |= span_scores(*(_named(space, tags, real) for tags in (relaxed, truth)))
+    return values
+
+
+def _named(space: Tags, relaxed: Tensor, real: Tensor) -> list[list[str]]:
+    """Names of the likeliest tags of real tokens, sentence by sentence."""
+    rows = zip(relaxed.argmax(-1).tolist(), real.tolist(), strict=True)
+    return [[space.names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
 
 
 @metrics.register
@@ -161,7 +186,8 @@ def main_metric(space: Space) -> str:
     >>> main_metric(MultiLabel(3))
     'f1'
     """
-    for kind, name in ((MultiLabel, "f1"), (Tags, "accuracy"), (Mask, "iou")):
+    tagging = "span_f1" if isinstance(space, Tags) and space.names else "accuracy"
+    for kind, name in ((MultiLabel, "f1"), (Tags, tagging), (Mask, "iou")):
         if isinstance(space, kind):
             return name
     raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")

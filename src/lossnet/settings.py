@@ -51,6 +51,10 @@ class Settings:
             the candidates, or everything, the literal reading of the paper.
         solver: what stands for the inverse Hessian in the implicit term.
         solver_terms: Hessian products of the solver.
+        cost_net: how InfNet+'s cost-augmented network hangs together with the task net: it changes the task
+            net's output, shares its features, or is a network of its own.
+        perceptron_weight: λ, the weight of the task net's part in InfNet+'s game.
+        zero_truncation: whether the networks of InfNet and InfNet+ see their objective truncated at zero too.
         energy_lr: learning rate of the energy.
         task_lr: learning rate of the task net.
         weight_decay: AdamW's weight decay.
@@ -62,8 +66,14 @@ class Settings:
         energy_dropout: dropout in the energy's feature network.
         global_hidden: hidden units of the label interaction.
         conditioned: whether the label interaction sees the input.
+        tag_models: language models of tags in the energy: none, forward (the paper's GE(a)), both directions
+            (b), or both without and with words (c).
+        word_model_weight: γ, the weight of those with words.
+        features: what is known of tokens beside the word: a name that the data set has for a list of them, or
+            a list, separated by commas; the data set's first by default.
+        tune_embeddings: whether training changes pretrained word vectors.
         image_net: network for images: the papers' fully convolutional one, or a small U-Net.
-        image_energy: the energy's network, if it is to be another one.
+        image_energy: the network of the energy: the same kind, or another one than the task net.
         image_width: channels of the U-Net at full resolution.
         crop: side of the square crops that training and prediction see of images; 0 for whole images.
         flips: whether images are also seen mirrored, in training and prediction.
@@ -98,6 +108,9 @@ class Settings:
     implicit_through: Through = "cost"
     solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = "identity"
     solver_terms: int = 5
+    cost_net: Literal["stacked", "shared", "separated"] = "stacked"
+    perceptron_weight: float = 1.0
+    zero_truncation: bool = False
     energy_lr: float = 1e-3
     task_lr: float = 1e-3
     weight_decay: float = 1e-5
@@ -109,8 +122,12 @@ class Settings:
     energy_dropout: float = 0.2
     global_hidden: int = 200
     conditioned: bool = False
+    tag_models: Literal["none", "forward", "both", "words"] = "none"
+    word_model_weight: float = 1.0
+    features: str = ""
+    tune_embeddings: bool = False
     image_net: Literal["fcn", "unet"] = "fcn"
-    image_energy: Literal["", "fcn", "unet"] = ""
+    image_energy: Literal["same", "fcn", "unet"] = "same"
     image_width: int = 32
     crop: int = 0
     flips: bool = False
@@ -149,6 +166,7 @@ class Settings:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         not_negative = ["weight_decay", "perturb_std", "inference_steps", "plateau_patience"]
         not_negative += ["implicit_cap", "implicit_every", "crop", "warp", "colour"]
+        not_negative += ["perceptron_weight", "word_model_weight"]
         for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")

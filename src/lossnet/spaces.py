@@ -243,6 +243,8 @@ class Mask(_Binary):
 class Tags(Space):
     """One of ``tags`` tags for each token, as one-hot vectors; ``mask`` is ``(batch, length)``.
 
+    Where tags mark spans, as ``B-PER`` does, ``names`` are their names, and models are chosen by their spans.
+
     >>> space = Tags(2)
     >>> logits = torch.zeros(1, 3, 2)
     >>> mask = torch.tensor([[1.0, 1.0, 0.0]])
@@ -253,6 +255,7 @@ class Tags(Space):
     """
 
     tags: int
+    names: tuple[str, ...] = ()
     event_dims = 2
     unit_dims = 1
 

@@ -5,22 +5,50 @@
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
 ``mlc``            feature-based multi-label classification on bibtex, delicious and cal500
+``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
+``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
+``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from lossnet.bench import digits, hypergradient, implicit, mlc, overhead, segmentation, solvers
+from lossnet.bench import (
+    digits,
+    hypergradient,
+    implicit,
+    mlc,
+    ner,
+    overhead,
+    pos,
+    segmentation,
+    solvers,
+    tagging_speed,
+    trajectories,
+)
 
 __all__ = ["NAMES", "run"]
 
-NAMES = ("digits", "hypergradient", "implicit", "mlc", "overhead", "scenes", "segmentation", "solvers")
+#: tables and pictures that are run over seeds
+_GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
+    "implicit": implicit.run,
+    "mlc": mlc.run,
+    "ner": ner.run,
+    "pos": pos.run,
+    "scenes": partial(segmentation.run, "digits-scenes"),
+    "segmentation": partial(segmentation.run, "horses"),
+    "trajectories": trajectories.run,
+}
+NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "solvers", "tagging-speed"]))
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
@@ -31,12 +59,9 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         hypergradient.run(output, data_dir, device)
     elif name == "solvers":
         solvers.run(output)
+    elif name == "tagging-speed":
+        tagging_speed.run(output, device)
     elif name == "digits":
         digits.run(output, seeds, device, jobs)
-    elif name == "implicit":
-        implicit.run(output, seeds, data_dir, device, jobs)
-    elif name in ("scenes", "segmentation"):
-        data = {"scenes": "digits-scenes", "segmentation": "horses"}[name]
-        segmentation.run(data, output, seeds, data_dir, device, jobs)
     else:
-        mlc.run(output, seeds, data_dir, device, jobs)
+        _GRIDS[name](output, seeds, data_dir, device, jobs)

@@ -60,6 +60,7 @@ def run_grid(
     device: str = "auto",
     jobs: int = 1,
     keep_models: bool = False,
+    columns: Sequence[tuple[str, str]] = COLUMNS,
 ) -> list[dict[str, Any]]:
     """All results, in ``output/results.jsonl`` too; those already there with the same settings are kept."""
     output.mkdir(parents=True, exist_ok=True)
@@ -100,11 +101,11 @@ def run_grid(
                 results.append(result)
                 with store.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
-                metric, value = next(iter(result["metrics"]["test"].items()))
+                metric, heading = columns[0]
                 progress.advance(bar)
                 progress.console.print(
-                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test {metric} "
-                    f"{100 * value:.2f} in {result['seconds']:.0f} s",
+                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test {heading} "
+                    f"{100 * result['metrics']['test'][metric]:.2f} in {result['seconds']:.0f} s",
                     highlight=False,
                 )
         except BaseException:

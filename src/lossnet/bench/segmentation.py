@@ -59,7 +59,7 @@ SHEETS = {
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Trains all cells of ``horses`` or ``digits-scenes``, writes table and picture."""
     cells = {"horses": HORSES, "digits-scenes": SCENES}[name]
-    results = run_grid(cells, seeds, output, data_dir, device, jobs, keep_models=True)
+    results = run_grid(cells, seeds, output, data_dir, device, jobs, keep_models=True, columns=COLUMNS)
     publish("test, in points", cells, results, output, COLUMNS)
     picture = output / f"{name}.png"
     draw(picture, name, {cell.title: run_folder(output, cell, seed=0) for cell in SHEETS[name]}, data_dir)

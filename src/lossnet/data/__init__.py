@@ -1,4 +1,4 @@
-"""Multi-label data and images with masks: reading, splitting, preprocessing, and the sets known by name.
+"""Labels, images with masks, tagged sentences: reading, splitting, preprocessing, and the sets known by name.
 
 >>> from lossnet.data import load
 >>> loaded = load("digits-completion")
@@ -10,6 +10,7 @@ from lossnet.data.crops import Crops
 from lossnet.data.dataset import MultiLabelData, ResidentData
 from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
+from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
 from lossnet.data.image_files import read_images, read_pictures, write_mask
 from lossnet.data.images import MaskData
@@ -20,27 +21,37 @@ from lossnet.data.registry import (
     Entry,
     Loaded,
     MaskDescription,
+    TagDescription,
     describe,
     entry,
     find,
     load,
     names,
 )
+from lossnet.data.sentence_files import read_sentences
+from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary
 from lossnet.data.splits import Split, stratified_split
 
 __all__ = [
+    "Coverage",
     "Crops",
     "DataError",
     "Description",
     "Distortion",
+    "Embeddings",
     "Entry",
+    "Lexicon",
     "Loaded",
     "MaskData",
     "MaskDescription",
     "MultiLabelData",
     "Preprocessor",
     "ResidentData",
+    "ResidentSentences",
+    "Sentences",
     "Split",
+    "TagDescription",
+    "Vocabulary",
     "describe",
     "digits_completion",
     "digits_pairs",
@@ -50,9 +61,11 @@ __all__ = [
     "load",
     "names",
     "read",
+    "read_embeddings",
     "read_images",
     "read_inputs",
     "read_pictures",
+    "read_sentences",
     "stratified_split",
     "write_mask",
 ]

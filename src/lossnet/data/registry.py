@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
 import pooch
+from numpy.typing import NDArray
 from scipy import sparse
 from typing_extensions import TypeVar
 
 from lossnet.data import embedded
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.download import Download, fetch
+from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
 from lossnet.data.image_files import holds_images, read_images
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read
+from lossnet.data.readers.clusters import read_clusters
+from lossnet.data.schemes import convert, detect
+from lossnet.data.sentence_files import find_parts, read_sentences
+from lossnet.data.sentences import Lexicon, Sentences
 from lossnet.data.splits import Split, stratified_split
 
-__all__ = ["Description", "Entry", "Loaded", "MaskDescription", "describe", "entry", "find", "load", "names"]
+__all__ = [
+    "Description",
+    "Entry",
+    "Loaded",
+    "MaskDescription",
+    "TagDescription",
+    "describe",
+    "entry",
+    "find",
+    "load",
+    "names",
+]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
@@ -35,9 +54,13 @@ _MIRROR_LARGE = "https://media.githubusercontent.com/media/mrapp-ke/Boomer-Datas
 _CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
 _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
+_GLOVE = "glove6B_100d_taskvocab_fp16.npz"
+_TWEET_CLUSTERS = "brown_clusters_6mpaths.txt"
+_BROWN = ("brown4", "brown8", "brown12", "brown16")
+
 AnyPath = str | PathLike[str]
 #: what the parts of a set are; where it is not said, it may be either
-Data = TypeVar("Data", bound=MultiLabelData | MaskData, default=Any)
+Data = TypeVar("Data", bound=MultiLabelData | MaskData | Sentences, default=Any)
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,10 @@ class Entry:
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
     made by hand.  ``sha256`` are checksums of the files we tested with.  ``make`` builds a set that has
     no files.
+
+    A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
+    (of `Lexicon`) it may be read with, the first by default; which of its files has Brown ``clusters``; and
+    which ``embeddings`` suit it, files in a folder of that name beside the set's.
     """
 
     name: str
@@ -63,13 +90,19 @@ class Entry:
     downloads: tuple[Download, ...] = ()
     sha256: Mapping[str, str] = field(default_factory=dict)
     make: Callable[[], tuple[MultiLabelData | MaskData, Split]] | None = None
+    columns: tuple[str, ...] = ()
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    clusters: str = ""
+    embeddings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded(Generic[Data]):
     """A data set ready to train on: its three parts, preprocessed as the training part says.
 
-    Images are left as they are: their preprocessor has no columns and does nothing.
+    Images and sentences are left as they are: their preprocessor has no columns and does nothing.
+    Sentences come with the ``vectors`` of their lexicon's words, ``(words, dimensions)``, zeros where there
+    is none, and with how much of the text each table of vectors covers.
     """
 
     name: str
@@ -79,6 +112,8 @@ class Loaded(Generic[Data]):
     test: Data
     preprocessor: Preprocessor
     split_name: str
+    vectors: NDArray[np.float32] | None = None
+    coverage: tuple[Coverage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +144,24 @@ class MaskDescription:
     size: str
     channels: int
     foreground: float
+    home: str
+    terms: str
+
+
+@dataclass(frozen=True)
+class TagDescription:
+    """A set of tagged sentences in numbers; ``scheme`` is how its tags mark spans, if they do."""
+
+    name: str
+    description: str
+    split_name: str
+    instances: dict[str, int]
+    tokens: dict[str, int]
+    longest: int
+    tags: int
+    scheme: str
+    frequent_tags: tuple[tuple[str, int], ...]
+    features: str
     home: str
     terms: str
 
@@ -260,6 +313,49 @@ _ENTRIES = {
             home="https://scikit-learn.org/stable/datasets/loading_other_datasets.html",
             make=embedded.digits_scenes,
         ),
+        Entry(
+            "twitter-pos",
+            "parts of speech of words in tweets; tags",
+            files=("oct27.train", "oct27.dev", "oct27.test"),
+            beside=(_TWEET_CLUSTERS,),
+            folders=("twitter_pos",),
+            terms="CC-BY 3.0; cite Gimpel et al. 2011 and Owoputi et al. 2013",
+            home="https://github.com/brendano/ark-tweet-nlp",
+            sha256={
+                "oct27.train": "e55a63da62838a28b308bd1be0b5c903ac242ef208dc59838f4b39aa33b11948",
+                "oct27.dev": "046e9c57ed2549b4dec08a9a7bccf8ec7f742faaa7b55d840408f2dfd1356851",
+                "oct27.test": "77f868fcd300d0acdd7bb8db28c961fcbe50d9cd0d48046e8fbec4b9f86bf814",
+                _TWEET_CLUSTERS: "63961360681878565b08906ff943491ae035496fc8d74fa669a2c35904f8cecc",
+            },
+            columns=("word", "tag"),
+            features={
+                "pos": (),
+                "pos+": ("shape", *_BROWN),
+                "pos++": ("shape", *_BROWN, "characters"),
+            },
+            clusters=_TWEET_CLUSTERS,
+            embeddings=("glove_twitter_27B_100d_top2720.txt", _GLOVE),
+        ),
+        Entry(
+            "conll2003",
+            "names of people, places, organisations and others in English news; tags",
+            files=("eng.train", "eng.testa", "eng.testb"),
+            layout="a line is a word, its part of speech, its chunk and its name tag in IOB1",
+            terms="Reuters' text is for research only; cite Tjong Kim Sang and De Meulder 2003",
+            home="https://www.clips.uantwerpen.be/conll2003/ner/",
+            sha256={
+                "eng.train": "eac0822f501353f265383ddf1edb0dcd42a1b6eefd3e383d7074db98c38eb41c",
+                "eng.testa": "aedc4ccbd1ae9795feaa0e86fe72d195b0258abed9d705b630d1c889276fac1e",
+                "eng.testb": "0632f32c090ef31c223135b7fee3187a7cf8e65c4015c7866bb7783428cdd9a6",
+            },
+            columns=("word", "pos", "chunk", "tag"),
+            features={
+                "ner": (),
+                "ner+": ("case", "pos", "chunk"),
+                "ner++": ("case", "pos", "chunk", "characters"),
+            },
+            embeddings=(_GLOVE,),
+        ),
     )
 }
 
@@ -296,6 +392,9 @@ def load(
     progress: bool = True,
     preprocessor: Preprocessor | None = None,
     resize: tuple[int, int] | None = None,
+    features: str | None = None,
+    embeddings: Sequence[AnyPath] | None = None,
+    lexicon: Lexicon | None = None,
 ) -> Loaded[Any]:
     """A data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -307,7 +406,14 @@ def load(
     that suits the named set, and files that are dense.
 
     A folder of images and masks, or an archive of them, is read by `lossnet.data.image_files`: the parts
-    are then `MaskData`, else `MultiLabelData`.  ``resize`` gives a folder's images one height and width.
+    are then `MaskData`.  ``resize`` gives a folder's images one height and width.
+
+    A column file, or a folder with one each for training, validation and test, is read by
+    `lossnet.data.sentence_files`: the parts are then `Sentences`.  ``features`` is the name of one of the
+    set's lists of features, or a list of features of `Lexicon`, separated by commas; a file's columns
+    between the first (words) and the last (tags) are called ``column2`` and so on.  ``embeddings`` are files
+    with word vectors, which are joined; by default those that suit the set.  Spans become BIOES.  The
+    ``lexicon`` is fitted on the training sentences unless one is given.
 
     >>> loaded = load("digits-pairs")
     >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
@@ -317,6 +423,11 @@ def load(
     """
     raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress, resize)
     train, valid, test = raw.parts
+    if isinstance(train, Sentences):
+        return _load_sentences(raw, data_dir, features, embeddings, lexicon)
+    if features is not None or embeddings is not None:
+        what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
+        raise DataError(f"{fspath(name_or_path)!r} {what}")
     if isinstance(train, MaskData):
         preprocessor = Preprocessor(np.zeros(0))
     else:
@@ -334,7 +445,7 @@ def describe(
     progress: bool = True,
     frequent: int = 10,
     resize: tuple[int, int] | None = None,
-) -> Description | MaskDescription:
+) -> Description | MaskDescription | TagDescription:
     """A data set in numbers, counted over its three parts.
 
     >>> describe("digits-pairs").labels_per_instance
@@ -354,6 +465,26 @@ def describe(
             size=f"{first.size[0]}×{first.size[1]}",
             channels=first.channels,
             foreground=float(np.concatenate([part.masks for part in raw.parts]).mean()),
+            home=raw.entry.home,
+            terms=raw.entry.terms,
+        )
+    if isinstance(first, Sentences):
+        tag_counts = Counter(tag for tags in _all_tags(raw.parts) for tag in tags)
+        return TagDescription(
+            name=raw.entry.name,
+            description=raw.entry.description,
+            split_name=raw.split_name,
+            instances=instances,
+            tokens={
+                part: sum(map(len, data.tokens)) for part, data in zip(instances, raw.parts, strict=True)
+            },
+            longest=max(len(sentence) for part in raw.parts for sentence in part.tokens),
+            tags=len(tag_counts),
+            scheme=detect(_all_tags(raw.parts)) or "no spans",
+            frequent_tags=tuple(tag_counts.most_common(frequent)),
+            features="; ".join(
+                f"{name}: {', '.join(('words', *f))}" for name, f in raw.entry.features.items()
+            ),
             home=raw.entry.home,
             terms=raw.entry.terms,
         )
@@ -393,7 +524,7 @@ class _Raw:
     """Three parts as read."""
 
     entry: Entry
-    parts: tuple[Any, ...]  # all three MultiLabelData, or all MaskData
+    parts: tuple[Any, ...]  # all three MultiLabelData, or all MaskData, or all Sentences
     split_name: str
 
 
@@ -407,9 +538,17 @@ def _read_raw(
     resize: tuple[int, int] | None,
 ) -> _Raw:
     name = fspath(name_or_path)
-    data: MultiLabelData | MaskData
+    data: MultiLabelData | MaskData | Sentences
     own: Split | None
     if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
+        if files := find_parts(name):
+            if labels is not None:
+                raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
+            _refuse_resize(resize, name)
+            data, own = read_sentences(files)
+            features = {"words": ("case", "characters")}
+            made = Entry(Path(name).name, f"the sentences in {name}", features=features)
+            return _split(made, data, split, seed, own, "files")
         if holds_images(name):
             if labels is not None:
                 raise DataError("images have masks for labels; leave labels=, --labels out", name)
@@ -427,6 +566,9 @@ def _read_raw(
         data, own = found.make()
         return _split(found, data, split, seed, own, "fixed")
     folder = find(name, data_dir) or _download(found, data_dir, progress)
+    if found.columns:
+        data, own = read_sentences([folder / file for file in found.files], found.columns)
+        return _split(found, data, split, seed, own, "files")
     if holds_images(folder / found.files[0]):
         data, own = read_images(folder / found.files[0])
         return _split(found, data, split, seed, own, "files")
@@ -442,6 +584,99 @@ def _read_raw(
     return _split(found, parts[0], split, seed)
 
 
+def _load_sentences(
+    raw: _Raw,
+    data_dir: AnyPath | None,
+    features: str | None,
+    embeddings: Sequence[AnyPath] | None,
+    lexicon: Lexicon | None,
+) -> Loaded[Sentences]:
+    found = raw.entry
+    parts: Sequence[Sentences] = raw.parts
+    scheme = detect(_all_tags(parts)) if lexicon is None or lexicon.scheme else None
+    if scheme is not None:
+        parts = [_converted(part, scheme) for part in parts]
+    tables: list[Embeddings] = []
+    if lexicon is None:
+        paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
+        tables = [read_embeddings(path) for path in paths]
+        lexicon = Lexicon.fit(
+            parts[0],
+            tags=_tag_names(parts, scheme),
+            features=_features(found, parts[0], features),
+            words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
+            clusters=_read_clusters(found, data_dir),
+            scheme=scheme,
+        )
+    tokens = [token for part in parts for sentence in part.tokens for token in sentence]
+    vectors = [np.pad(table.matrix(lexicon.words.strings), ((2, 0), (0, 0))) for table in tables]
+    train, valid, test = (part.encoded(lexicon) for part in parts)
+    return Loaded(
+        found.name,
+        found.description,
+        train,
+        valid,
+        test,
+        Preprocessor(np.zeros(0)),
+        raw.split_name,
+        np.concatenate(vectors, axis=1) if vectors else None,
+        tuple(table.coverage(tokens) for table in tables),
+    )
+
+
+def _all_tags(parts: Iterable[Sentences]) -> list[tuple[str, ...]]:
+    return [tags for part in parts for tags in part.tags or ()]
+
+
+def _converted(data: Sentences, scheme: str) -> Sentences:
+    return replace(data, tags=tuple(convert(tags, scheme, "BIOES") for tags in data.tags or ()))
+
+
+def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
+    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
+    used = sorted({tag for tags in _all_tags(parts) for tag in tags})
+    if scheme is None:
+        return used
+    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
+    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
+
+
+def _features(found: Entry, data: Sentences, wanted: str | None) -> tuple[str, ...]:
+    """The features that a name or a list stands for."""
+    if wanted is None:
+        return next(iter(found.features.values()))
+    if wanted in found.features:
+        return found.features[wanted]
+    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    possible = ["case", "shape", *(_BROWN if found.clusters else ()), *data.columns, "characters"]
+    strange = [name for name in chosen if name not in possible]
+    if strange:
+        what = f"no feature {strange[0]!r} in {found.name!r}; choose {' or '.join(found.features)}"
+        raise DataError(f"{what}, or a list of {', '.join(possible)}")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _read_clusters(found: Entry, data_dir: AnyPath | None) -> dict[str, str]:
+    folder = find(found.name, data_dir) if found.clusters else None
+    return {} if folder is None else read_clusters(folder / found.clusters)
+
+
+def _find_embeddings(found: Entry, data_dir: AnyPath | None) -> list[Path]:
+    """The files with vectors that suit a set, as far as they are there."""
+    paths = []
+    for file in found.embeddings:
+        places = [root / "embeddings" / file for root in _roots(data_dir)]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            tried = ", ".join(map(str, places))
+            what = f"word vectors for {found.name!r} are in none of {tried}"
+            advice = "the words they would cover are learned from scratch; pass others as embeddings="
+            warnings.warn(f"{what}; {advice} (--embeddings)", stacklevel=4)
+        else:
+            paths.append(path)
+    return paths
+
+
 def _refuse_resize(resize: tuple[int, int] | None, name: str) -> None:
     if resize is not None:
         raise DataError(f"{name!r} is no folder of images; resize= is for those")
@@ -449,7 +684,7 @@ def _refuse_resize(resize: tuple[int, int] | None, name: str) -> None:
 
 def _split(
     found: Entry,
-    data: MultiLabelData | MaskData,
+    data: MultiLabelData | MaskData | Sentences,
     file: AnyPath | None,
     seed: int,
     own: Split | None = None,
@@ -460,10 +695,10 @@ def _split(
         chosen, name = Split.read(file, len(data)), Path(file).name
     elif own is not None:
         chosen, name = own, own_name
-    elif isinstance(data, MaskData):
-        chosen, name = stratified_split(np.zeros((len(data), 0)), seed=seed), f"random(seed={seed})"
-    else:
+    elif isinstance(data, MultiLabelData):
         chosen, name = stratified_split(data.y, seed=seed), f"stratified(seed={seed})"
+    else:
+        chosen, name = stratified_split(np.zeros((len(data), 0)), seed=seed), f"random(seed={seed})"
     return _Raw(found, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
 
 
@@ -481,11 +716,15 @@ def _joined(parts: list[MultiLabelData], paths: list[Path]) -> MultiLabelData:
 
 def _folders(found: Entry, data_dir: AnyPath | None) -> list[Path]:
     """Where a set's files may lie, best first."""
+    names = (found.name, f"mlc/{found.name}", *found.folders)
+    return [root / name for root in _roots(data_dir) for name in names]
+
+
+def _roots(data_dir: AnyPath | None) -> list[Path]:
+    """The folders that may hold data sets, best first."""
     given = [data_dir, os.environ.get(ENVIRONMENT_VARIABLE) or None]
     roots = [Path(root).expanduser() for root in given if root is not None]
-    roots.append(Path(pooch.os_cache("lossnet")))
-    names = (found.name, f"mlc/{found.name}", *found.folders)
-    return [root / name for root in roots for name in names]
+    return [*roots, Path(pooch.os_cache("lossnet"))]
 
 
 def _download(found: Entry, data_dir: AnyPath | None, progress: bool) -> Path:

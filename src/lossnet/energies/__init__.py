@@ -5,8 +5,20 @@ shared encoder; a new term is one new file here.
 """
 
 from lossnet.energies.base import Energy, Sum, Term
+from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction
 from lossnet.energies.local import Local
+from lossnet.energies.tag_lm import TagLM
 
-__all__ = ["Energy", "FeatureEnergy", "ImageEnergy", "LabelInteraction", "Local", "Sum", "Term"]
+__all__ = [
+    "Chain",
+    "Energy",
+    "FeatureEnergy",
+    "ImageEnergy",
+    "LabelInteraction",
+    "Local",
+    "Sum",
+    "TagLM",
+    "Term",
+]

@@ -37,17 +37,20 @@ class Energy(nn.Module):
 
 
 class Term(nn.Module):
-    """One summand of an energy, over features that `Sum` computes for all of its terms."""
+    """One summand of an energy, over features that `Sum` computes for all of its terms.
+
+    Features are what the encoder makes of the inputs: a tensor, or `lossnet.nets.Tokens` of sentences.
+    """
 
     @abstractmethod
-    def prepare(self, features: Tensor) -> Any:
+    def prepare(self, features: Any) -> Any:
         """What this term needs of the features, computed once for all candidates."""
 
     @abstractmethod
     def evaluate(self, prepared: Any, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, *event)``."""
 
-    def unary_logits(self, features: Tensor) -> Tensor | None:
+    def unary_logits(self, features: Any) -> Tensor | None:
         """Logits ``(batch, *event)`` of the classifier that this term is, if it is one."""
         return None
 

@@ -4,26 +4,34 @@ A method owns its networks and describes its training as stages; `lossnet.traini
 """
 
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
+from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
 from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
+from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, Stacked
 from lossnet.methods.nce_energy import NCEEnergy
 from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.spen import SPEN
 
 __all__ = [
+    "CRF",
     "DVN",
     "SEAL",
     "SPEN",
+    "CostNet",
     "CrossEntropy",
     "EnergyMethod",
     "Implicit",
     "InfNet",
+    "InfNetPlus",
     "Method",
     "NCEEnergy",
     "SEALStatic",
+    "Separated",
+    "Shared",
+    "Stacked",
     "Stage",
     "TaskNetMethod",
     "Update",

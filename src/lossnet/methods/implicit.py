@@ -14,6 +14,7 @@ from lossnet.losses import EnergyLoss, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
 from lossnet.methods.seal import SEAL
+from lossnet.nets.recurrent import twice_differentiable
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space
 
@@ -109,13 +110,15 @@ class Implicit(SEAL):
 
     def implicit_update(self, batch: Batch) -> Update:
         """An energy step along both terms."""
-        prediction, energy = self.prediction(batch), self.energy.at(batch.x)
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
-        outer = self.primary_loss(energy, batch.y, prediction)
+        with twice_differentiable(self.task_net, self.energy):
+            prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+            outer = self.primary_loss(energy, batch.y, prediction)
+            inner = self.task_loss(prediction, batch.y, energy)
         found = implicit_gradient(
             outer,
-            self.task_loss(prediction, batch.y, energy),
+            inner,
             tuple(self.task_net.parameters()),
             tuple(self.energy.parameters()),
             self.solver,

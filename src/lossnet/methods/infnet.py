@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.losses import Margin, Perceptron, TaskLoss
-from lossnet.methods.base import Stage
+from lossnet.losses import EnergyFunction, Margin, TaskLoss
+from lossnet.methods.base import Stage, Update
 from lossnet.methods.seal import SEAL
-from lossnet.spaces import Space
+from lossnet.spaces import Batch, Space
 
 __all__ = ["InfNet"]
 
 
 class InfNet(SEAL):
-    """A cost-augmented network trained against the energy, then fine-tuned to minimise it (InfNet+ Eq. 3).
+    """A cost-augmented network trained against the energy, then fine-tuned to minimise it (InfNet+ Eq. 4).
 
-    ``min_E max_A [cost(A(x), y) − E(x, A(x)) + E(x, y)]₊`` with the truncation kept for the energy and
-    dropped for the network.  The network's part is the task loss with ``λ_E · cost`` *subtracted*: without
-    that, it is SEAL with a margin loss.  Prediction needs low energy rather than high cost, so a second
-    stage trains the network on the plain task loss with the energy frozen.
+    ``min_E max_A [cost(A(x), y) − E(x, A(x)) + E(x, y)]₊`` with the truncation at zero kept for the energy.
+    For the network it is dropped (InfNet+ §4.1): where the energy tells its output from the truth, a
+    ``truncated`` objective has no gradient, and a network that starts badly never moves.  The network's part
+    is the task loss with that objective, negated, in place of the energy; with `Perceptron` there is no cost,
+    and it is SEAL.  Prediction needs low energy rather than high cost, so a second stage trains the network
+    on the plain task loss with the energy frozen.
 
     >>> import torch
     >>> from lossnet.energies import Local, Sum
@@ -34,6 +36,8 @@ class InfNet(SEAL):
     [('joint', ('energy', 'task_net')), ('fine-tuning', ('task_net',))]
     """
 
+    loss: Margin
+
     def __init__(
         self,
         task_net: nn.Module,
@@ -43,14 +47,22 @@ class InfNet(SEAL):
         task_loss: TaskLoss | None = None,
         energy_steps: int = 1,
         task_steps: int = 1,
+        truncated: bool = False,
     ) -> None:
-        loss, task_loss = loss or Margin(), task_loss or TaskLoss()
-        # A perceptron loss has no cost to augment with.
-        gain = 0.0 if isinstance(loss, Perceptron) else task_loss.energy
-        against = replace(task_loss, score=task_loss.score - gain, measure=loss.score)
-        super().__init__(task_net, energy, space, loss, against, energy_steps, task_steps)
-        self.tuning_loss = task_loss
+        super().__init__(task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps)
+        self.truncated = truncated
 
     def stages(self) -> tuple[Stage, ...]:
-        updates = partial(self.task_updates, task_loss=self.tuning_loss)
+        updates = partial(self.task_updates, task_loss=self.task_loss)
         return (*super().stages(), Stage("fine-tuning", ("task_net",), updates, self.predict))
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        yield from self.energy_updates(batch)
+        yield from self.task_updates(batch, self.task_loss, self.adversary)
+
+    def adversary(self, energy: EnergyFunction, truth: Tensor) -> EnergyFunction:
+        """What the network minimises in place of the energy: ``y ↦ E(x, y) − cost(y, truth)``, or, truncated,
+        ``y ↦ −[cost(y, truth) − E(x, y) + E(x, truth)]₊``."""
+        if self.truncated:
+            return lambda y: -self.loss.violation(energy, truth, y).clamp(min=0)
+        return lambda y: energy(y) - self.loss.cost(y, truth)

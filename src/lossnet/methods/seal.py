@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.losses import NCE, EnergyLoss, TaskLoss
+from lossnet.losses import NCE, EnergyFunction, EnergyLoss, TaskLoss
 from lossnet.methods.base import Stage, TaskNetMethod, Update
 from lossnet.spaces import Batch, Space
 
@@ -65,9 +65,16 @@ class SEAL(TaskNetMethod):
             loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
             yield Update("energy", loss.mean())
 
-    def task_updates(self, batch: Batch, task_loss: TaskLoss) -> Iterator[Update]:
-        """The task net's steps against the energy as it is."""
+    def task_updates(
+        self,
+        batch: Batch,
+        task_loss: TaskLoss,
+        judge: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
+    ) -> Iterator[Update]:
+        """The task net's steps against the energy as it is, or what ``judge`` makes of energy and truth."""
         with torch.no_grad():
-            energy = self.energy.at(batch.x)
+            energy: EnergyFunction = self.energy.at(batch.x)
+        if judge is not None:
+            energy = judge(energy, batch.y)
         for _ in range(self.task_steps):
             yield Update("task_net", task_loss(self.prediction(batch), batch.y, energy))

@@ -2,5 +2,17 @@
 
 from lossnet.nets.fcn import FCN, Normalise, UNet
 from lossnet.nets.mlp import MLP, linear
+from lossnet.nets.recurrent import BiLSTM, CharacterCNN, Tagger, Tokens, WordVectors
 
-__all__ = ["FCN", "MLP", "Normalise", "UNet", "linear"]
+__all__ = [
+    "FCN",
+    "MLP",
+    "BiLSTM",
+    "CharacterCNN",
+    "Normalise",
+    "Tagger",
+    "Tokens",
+    "UNet",
+    "WordVectors",
+    "linear",
+]

@@ -39,13 +39,17 @@ class FCN(nn.Module):
         self.to_fine = _Up(middle, fine)
         self.head = nn.Conv2d(fine, 1, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(batch, height, width)``."""
+    def features(self, x: Tensor) -> Tensor:
+        """What the logits are read from, ``(batch, fine filters, height, width)``."""
         fine = F.silu(self.fine(self.normalise(x)))
         middle = F.silu(self.middle(fine))
         coarse = F.silu(self.coarse(middle))
         middle = F.silu(self.to_middle(coarse, middle))
-        logits: Tensor = self.head(F.silu(self.to_fine(middle, fine)))
+        return F.silu(self.to_fine(middle, fine))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(batch, height, width)``."""
+        logits: Tensor = self.head(self.features(x))
         return logits.squeeze(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["MLP", "linear"]
 
@@ -32,6 +32,16 @@ class MLP(nn.Sequential):
             modules.append(linear(width, outputs))
         super().__init__(*modules)
         self.width = width
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the outputs are read from, ``(batch, self.width)``."""
+        features: Tensor = self[:-1](x)
+        return features
+
+    @property
+    def head(self) -> nn.Module:
+        """The last layer, from features to outputs."""
+        return self[-1]
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import Crops, Loaded
+from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy
 from lossnet.scores import Score
 from lossnet.settings import Settings
@@ -37,7 +38,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def units(self) -> int:
-        """Labels, tokens or pixels of one output, which cross-entropy sums over."""
+        """Labels or pixels of one output, which cross-entropy sums over and the score's cost does not."""
 
     @abstractmethod
     def task_net(self, settings: Settings) -> nn.Module:
@@ -66,6 +67,10 @@ class Task(ABC):
     @abstractmethod
     def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
         """Metrics of predictions ``(instances, *event)``, as fractions of 1."""
+
+    def decoder(self, threshold: float) -> Decoder:
+        """From probabilities ``(instances, *event)`` to outputs of 0 and 1."""
+        return Threshold(threshold)
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -72,7 +72,8 @@ class MaskTask(Task):
         return self._normalised(net)
 
     def energy(self, settings: Settings, bounded: bool = False) -> Energy:
-        if (settings.image_energy or settings.image_net) == "unet":
+        kind = settings.image_net if settings.image_energy == "same" else settings.image_energy
+        if kind == "unet":
             net = UNet(self.channels, settings.image_width, dropout=settings.energy_dropout)
             return self._normalised(FeatureEnergy(net, hidden=settings.image_width, local=not bounded))
         size = (settings.crop, settings.crop) if settings.crop else self.size

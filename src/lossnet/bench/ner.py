@@ -1,0 +1,89 @@
+"""Names in news: InfNet+ Tables 1, 2 and 4, UAI Table 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lossnet.bench.grid import publish, run_grid
+from lossnet.bench.pos import ROWS, Row, cells_of
+
+__all__ = ["CELLS", "run"]
+
+DATA = "conll2003"
+#: what the networks see (InfNet+ §6)
+INPUTS: dict[str, dict[str, Any]] = {
+    "NER": {"features": "ner"},
+    "NER+": {"features": "ner+", "tune_embeddings": True},
+    "NER++": {"features": "ner++", "tune_embeddings": True},
+}
+GLOBAL = {
+    "compound, stacked, GE(a)": Row("infnet-plus", changes={"tag_models": "forward"}),
+    "compound, stacked, GE(b)": Row("infnet-plus", changes={"tag_models": "both"}),
+    "compound, stacked, GE(c)": Row("infnet-plus", changes={"tag_models": "words"}),
+}
+SOME = ("BiLSTM", "BiLSTM-CRF", "margin", "compound, stacked", "implicit NCE")
+#: published test F1: InfNet+ Tables 1, 2 and 4; UAI Table 3
+PUBLISHED = {
+    "NER": {
+        "BiLSTM": "84.9 (InfNet+, UAI)",
+        "SPEN": "85.1 (UAI)",
+        "margin, truncated, no CE": "3.91",
+        "margin, no CE": "85.1",
+        "margin, truncated": "85.2",
+        "margin": "85.2 (InfNet+, UAI)",
+        "perceptron, no CE": "84.0",
+        "perceptron": "84.7 (Table 1), 84.4 (Table 2)",
+        "compound, separated": "85.0",
+        "compound, shared": "85.6",
+        "compound, stacked": "85.6 (InfNet+), 85.3 (UAI)",
+        "compound, stacked, GE(a)": "85.8",
+        "compound, stacked, GE(b)": "85.9",
+        "compound, stacked, GE(c)": "86.3",
+        "implicit SSVM": "85.4 (UAI)",
+        "implicit NCE": "85.7 (UAI)",
+    },
+    "NER+": {
+        "BiLSTM": "89.3 (InfNet+), 89.1 (UAI)",
+        "SPEN": "88.6 (UAI)",
+        "margin, truncated, no CE": "3.91",
+        "margin, no CE": "88.6",
+        "margin, truncated": "89.5",
+        "margin": "89.5 (InfNet+), 89.3 (UAI)",
+        "perceptron, no CE": "88.1",
+        "perceptron": "89.0",
+        "compound, separated": "89.8",
+        "compound, shared": "90.1",
+        "compound, stacked": "90.1 (InfNet+), 89.7 (UAI)",
+        "compound, stacked, GE(a)": "90.2",
+        "compound, stacked, GE(b)": "90.2",
+        "compound, stacked, GE(c)": "90.4",
+        "implicit SSVM": "89.6 (UAI)",
+        "implicit NCE": "90.3 (UAI)",
+    },
+    "NER++": {
+        "margin": "90.2",
+        "compound, stacked": "90.8",
+        "compound, stacked, GE(a)": "90.7",
+        "compound, stacked, GE(b)": "90.8",
+        "compound, stacked, GE(c)": "91.0",
+    },
+}
+CELLS = tuple(
+    cell
+    for name, changes in INPUTS.items()
+    for cell in cells_of(
+        DATA,
+        {**(ROWS if name != "NER++" else {title: ROWS[title] for title in SOME}), **GLOBAL},
+        PUBLISHED[name],
+        changes,
+        name,
+    )
+)
+
+
+def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
+    """Runs all cells and writes ``results.jsonl`` and ``table.md``."""
+    columns = (("span_f1", "F1"), ("precision", "precision"), ("recall", "recall"), ("accuracy", "accuracy"))
+    results = run_grid(CELLS, seeds, output, data_dir, device, jobs, columns=columns)
+    publish("test, in points", CELLS, results, output, columns)

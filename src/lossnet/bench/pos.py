@@ -1,0 +1,87 @@
+"""Parts of speech in tweets: InfNet+ Tables 1 and 2, UAI supplement Table 4, with our inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lossnet.bench.grid import Cell, publish, run_grid
+
+__all__ = ["CELLS", "ROWS", "Row", "cells_of", "run"]
+
+
+class Row(NamedTuple):
+    """A row of the papers' tables: method, loss, and what differs from the data set's recipe."""
+
+    method: str
+    loss: str = ""
+    changes: Mapping[str, Any] = {}
+
+
+NO_CE = {"ce_weight": 0.0}
+TRUNCATED = {"zero_truncation": True}
+ROWS = {
+    "BiLSTM": Row("cross-entropy"),
+    "BiLSTM-CRF": Row("crf"),
+    "SPEN": Row("spen"),
+    "margin, truncated, no CE": Row("infnet", "margin", {**TRUNCATED, **NO_CE}),
+    "margin, no CE": Row("infnet", "margin", NO_CE),
+    "margin, truncated": Row("infnet", "margin", TRUNCATED),
+    "margin": Row("infnet", "margin"),
+    "perceptron, no CE": Row("infnet", "perceptron", NO_CE),
+    "perceptron": Row("infnet", "perceptron"),
+    "compound, separated": Row("infnet-plus", changes={"cost_net": "separated"}),
+    "compound, shared": Row("infnet-plus", changes={"cost_net": "shared"}),
+    "compound, stacked": Row("infnet-plus"),
+    "SEAL-NCE": Row("seal", "nce"),
+    "implicit SSVM": Row("implicit", "margin"),
+    "implicit NCE": Row("implicit", "nce"),
+}
+#: published accuracies, with other word vectors: InfNet+ Tables 1 and 2; UAI supplement Table 4
+PUBLISHED = {
+    "BiLSTM": "88.8 (InfNet+), 88.7 (UAI)",
+    "BiLSTM-CRF": "89.3 (UAI)",
+    "SPEN": "88.6 (UAI)",
+    "margin, truncated, no CE": "13.9",
+    "margin, no CE": "87.9",
+    "margin, truncated": "89.4",
+    "margin": "89.4 (InfNet+), 89.7 (UAI)",
+    "perceptron, no CE": "88.2",
+    "perceptron": "88.6",
+    "compound, separated": "89.7",
+    "compound, shared": "89.8",
+    "compound, stacked": "89.8",
+    "implicit NCE": "90.1 (UAI)",
+}
+
+
+def cells_of(
+    data: str,
+    rows: Mapping[str, Row],
+    published: Mapping[str, str],
+    changes: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> tuple[Cell, ...]:
+    """Rows on a data set with further changes; ``name`` says in the titles what these are."""
+    return tuple(
+        Cell(
+            f"{name}: {title}" if name else title,
+            data,
+            row.method,
+            row.loss,
+            changes={**(changes or {}), **row.changes},
+            published=published.get(title, ""),
+        )
+        for title, row in rows.items()
+    )
+
+
+CELLS = cells_of("twitter-pos", ROWS, PUBLISHED)
+
+
+def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
+    """Runs all cells and writes ``results.jsonl`` and ``table.md``."""
+    columns = (("accuracy", "accuracy"),)
+    results = run_grid(CELLS, seeds, output, data_dir, device, jobs, columns=columns)
+    publish("test, in points", CELLS, results, output, columns)

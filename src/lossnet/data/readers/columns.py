@@ -1,0 +1,68 @@
+"""Column files: one token per line, a blank line between sentences (CoNLL, tweets, PropBank)."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+
+from lossnet.data.errors import DataError
+from lossnet.data.readers.text import read_lines
+
+__all__ = ["Row", "read_columns"]
+
+#: the cells of a token's line
+Row = tuple[str, ...]
+
+_DOCUMENT = "-DOCSTART-"
+_GAP = re.compile("[ \t]+")  # not every kind of white space: tweets have tokens of no-break spaces
+
+
+def read_columns(
+    path: str | PathLike[str], columns: int | None = None, *, encoding: str = "utf-8"
+) -> list[list[Row]]:
+    """The sentences of a column file, as rows of cells.
+
+    Cells are separated by tabs if the first row has one, else by spaces.  Every row of the file has
+    ``columns`` cells; where that is not given, every row of a sentence has as many as its first.
+    ``-DOCSTART-`` lines only end a sentence.  In files with tabs, a line ``# …`` without one that stands
+    before a sentence is a comment; ``#`` may also begin a token.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "tweets.txt")
+    ...     _ = path.write_text("# sent_id = 1\\nhi\\t!\\n#fun\\t#\\n\\nyou\\tO\\n")
+    ...     read_columns(path)
+    [[('hi', '!'), ('#fun', '#')], [('you', 'O')]]
+    """
+    lines = read_lines(path, encoding)
+    tabs = "\t" in next((line for line in lines if line.strip(" \t") and not _is_comment(line)), "")
+    sentences: list[list[Row]] = []
+    sentence: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip(" \t") or line.startswith(_DOCUMENT):
+            if sentence:
+                sentences.append(sentence)
+            sentence = []
+            continue
+        if tabs and not sentence and _is_comment(line):
+            continue
+        row = tuple(line.split("\t") if tabs else _GAP.split(line.strip(" \t")))
+        if not all(row):
+            what = f"column {row.index('') + 1} is empty"
+            raise DataError(f"{what}; write a placeholder such as _ or remove the line", path, number)
+        expected = columns or len(sentence[0] if sentence else row)
+        if len(row) != expected:
+            separator = "tabs" if tabs else "spaces"
+            what = f"{len(row)} column(s) where {expected} are expected, separated by {separator}"
+            raise DataError(f"{what}; complete the row, or put a blank line between sentences", path, number)
+        sentence.append(row)
+    if sentence:
+        sentences.append(sentence)
+    if not sentences:
+        raise DataError("no sentence; a column file has one token per line", path, len(lines))
+    return sentences
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("# ") and "\t" not in line

@@ -1,0 +1,79 @@
+"""The linear chain: every tag given its token, and every pair of neighbouring tags."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lossnet.energies.base import Term
+from lossnet.nets.mlp import linear
+from lossnet.nets.recurrent import Tokens
+
+__all__ = ["Chain", "Potentials"]
+
+
+class Potentials(NamedTuple):
+    """What a chain needs of sentences: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""
+
+    local: Tensor
+    mask: Tensor
+
+
+class Chain(Term):
+    """``−(Σ_t y_tᵀ U b(x, t) + Σ_t y_{t−1}ᵀ W y_t)`` (InfNet+ Eq. 7); one of the features ``b`` is constant.
+
+    Candidates may be relaxed.  Over discrete ones the minimum and the partition function are exact
+    (`viterbi`, `log_partition`), so that the same energy is a conditional random field's.
+
+    >>> term = Chain(features=8, tags=3)
+    >>> tokens = Tokens(torch.ones(2, 5, 8), torch.ones(2, 5, 4), torch.ones(2, 5, dtype=torch.bool))
+    >>> prepared = term.prepare(tokens)
+    >>> term.evaluate(prepared, torch.rand(2, 6, 5, 3)).shape, term.viterbi(prepared).shape
+    (torch.Size([2, 6]), torch.Size([2, 5, 3]))
+    """
+
+    def __init__(self, features: int, tags: int) -> None:
+        super().__init__()
+        self.local = linear(features, tags)
+        self.transitions = nn.Parameter(torch.zeros(tags, tags))
+
+    def prepare(self, features: Tokens) -> Potentials:
+        """``U b(x, t)`` and the mask."""
+        return Potentials(self.local(features.states), features.mask)
+
+    def evaluate(self, prepared: Potentials, y: Tensor) -> Tensor:
+        """Energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, which are zero on padding."""
+        alone = torch.einsum("bktl,btl->bk", y, prepared.local)
+        pairs = (y[:, :, :-1] @ self.transitions * y[:, :, 1:]).sum((2, 3))
+        return -(alone + pairs)
+
+    def unary_logits(self, features: Tokens) -> Tensor:
+        """Logits ``(batch, length, tags)`` of the first sum alone."""
+        return self.prepare(features).local
+
+    def log_partition(self, prepared: Potentials) -> Tensor:
+        """``log Σ_y exp(−E(x, y))`` over all tag sequences, ``(batch,)``, by the forward algorithm."""
+        local, mask = prepared
+        total = local[:, 0]
+        for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
+            longer = (total.unsqueeze(2) + self.transitions).logsumexp(1) + scores
+            total = torch.where(real.unsqueeze(1), longer, total)
+        return total.logsumexp(1)
+
+    def viterbi(self, prepared: Potentials) -> Tensor:
+        """The sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
+        local, mask = prepared
+        best, sources = local[:, 0], []
+        stay = torch.arange(local.shape[2], device=local.device).expand_as(best)
+        for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
+            longer, source = (best.unsqueeze(2) + self.transitions).max(1)
+            best = torch.where(real.unsqueeze(1), longer + scores, best)
+            sources.append(torch.where(real.unsqueeze(1), source, stay))  # padding repeats the last tag
+        path = [best.argmax(1)]
+        for source in reversed(sources):
+            path.append(source.gather(1, path[-1].unsqueeze(1)).squeeze(1))
+        chosen = F.one_hot(torch.stack(path[::-1], 1), local.shape[2])
+        return chosen.to(local.dtype) * mask.unsqueeze(2)

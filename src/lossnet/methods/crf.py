@@ -1,0 +1,55 @@
+"""A conditional random field: the linear chain trained by its exact likelihood (Lafferty et al. 2001)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from lossnet.energies import Chain, Sum
+from lossnet.methods.base import Method, Stage, Update
+from lossnet.spaces import Batch, Tags
+
+__all__ = ["CRF"]
+
+
+class CRF(Method):
+    """Minimises ``E(x, y) + log Σ_y' exp(−E(x, y'))`` of a chain energy and predicts by Viterbi's algorithm.
+
+    The baseline beside which a learned loss for the same energy is to be seen: what is exact for a chain is
+    not for energies that look further.
+
+    >>> import torch
+    >>> from lossnet.nets import BiLSTM, WordVectors
+    >>> encoder = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
+    >>> method = CRF(Sum(encoder, Chain(encoder.width, tags=3)), Tags(3))
+    >>> method.predict(torch.tensor([[[3], [2], [0]]])).sum(-1)
+    tensor([[1., 1., 0.]])
+    """
+
+    predictors = ("energy",)
+
+    def __init__(self, energy: Sum, space: Tags) -> None:
+        super().__init__()
+        if [type(term) for term in energy.terms] != [Chain]:
+            raise ValueError("exact likelihoods need an energy of one term, a Chain")
+        self.space = space
+        self.energy = energy
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("energy", ("energy",), self.updates, self.predict),)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """One step on the negative log-likelihood."""
+        encoded = self.energy.encode(batch.x)
+        energies = self.energy.evaluate(encoded, batch.y.unsqueeze(1)).squeeze(1)
+        yield Update("energy", (energies + self._chain.log_partition(*encoded)).mean())
+
+    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._chain.viterbi(*self.energy.encode(x))
+
+    @property
+    def _chain(self) -> Chain:
+        chain = self.energy.terms[0]
+        assert isinstance(chain, Chain)
+        return chain

@@ -1,0 +1,180 @@
+"""Inference networks for training and for prediction, trained together (Tu, Pang & Gimpel 2020)."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import Energy
+from lossnet.losses import EnergyFunction, Margin, TaskLoss
+from lossnet.losses.base import with_truth
+from lossnet.methods.base import Stage, Update
+from lossnet.methods.seal import SEAL
+from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
+
+__all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
+
+
+class CostNet(nn.Module):
+    """The cost-augmented network ``F`` and how it hangs together with the task net ``A`` (InfNet+ §3.1)."""
+
+    @abstractmethod
+    def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits ``(batch, *event)`` of ``A`` and of ``F``."""
+
+
+class Separated(CostNet):
+    """``F`` is a network of its own."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
+        return task_net(batch.x), self.net(batch.x)
+
+
+class Shared(CostNet):
+    """``F`` is another head on the task net's features, which both train; it starts as the task net's own."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = copy.deepcopy(head)
+
+    def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
+        features = task_net.features(batch.x)  # type: ignore[operator]
+        test_time, augmented = task_net.head(features), self.head(features)  # type: ignore[operator]
+        return test_time.view_as(batch.y), augmented.view_as(batch.y)  # heads of images leave a channel
+
+
+class Stacked(CostNet):
+    """``F = W [A(x); y] + b`` knows the truth and changes what ``A``, held fixed, says.
+
+    ``W`` is one for all tokens or pixels: ``(tags, 2 · tags)``, or ``(1, 2)``; for label sets it is
+    ``(labels, 2 · labels)``.  ``F`` starts as ``A``'s output made surer: outputs of random weights are so far
+    from the truth that they violate no margin, and the energy would learn nothing.
+    """
+
+    sharpness = 8.0
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        outputs = {MultiLabel: "labels", Tags: "tags"}.get(type(space))
+        width = 1 if outputs is None else getattr(space, outputs)
+        self.change = nn.Linear(2 * width, width)
+        with torch.no_grad():
+            self.change.weight.copy_(self.sharpness * torch.eye(width, 2 * width))
+            self.change.bias.fill_(-self.sharpness / 2)
+
+    def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits: Tensor = task_net(batch.x)
+        seen = [space.relax(logits.detach(), batch.mask), batch.y]
+        if isinstance(space, Mask):
+            changed: Tensor = self.change(torch.stack(seen, -1))
+            return logits, changed.squeeze(-1)
+        return logits, self.change(torch.cat(seen, -1))
+
+
+class InfNetPlus(SEAL):
+    """Energy, cost-augmented net ``F`` and task net ``A``, trained together (InfNet+ Eq. 6).
+
+    ``min_E max_{F,A} [cost(F(x), y) − E(x, F(x)) + E(x, y)]₊ + λ [−E(x, A(x)) + E(x, y)]₊``: a `Margin` loss
+    of one network and a `Perceptron` loss of the other, which needs no fine-tuning to predict.  As in
+    `InfNet`, both brackets keep their truncation for the energy and lose it for the networks, unless these
+    are ``truncated``.  Cross-entropy and score of the task loss are asked of both networks.
+
+    Args:
+        task_net: ``A``, which predicts.
+        cost_net: ``F``: `Separated`, `Shared` or `Stacked`.
+        loss: the margin loss.
+        task_loss: its energy weight is that of the game in the networks' loss.
+        weight: ``λ``.
+        truncated: whether the networks' objective is truncated at zero too.
+
+    ``task_steps`` is the paper's ``k``.  The history has the paper's ``l0`` (the first bracket) and ``l1``
+    (the same without ``E(x, y)`` and truncation), measured before each energy step.
+
+    >>> from lossnet.energies import Local, Sum
+    >>> from lossnet.nets import MLP
+    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> space = MultiLabel(3)
+    >>> method = InfNetPlus(MLP(4, hidden=8, layers=1, outputs=3), Stacked(space), energy, space)
+    >>> [update.network for update in method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3)))]
+    ['energy', 'task_net', 'cost_net']
+    """
+
+    loss: Margin
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        cost_net: CostNet,
+        energy: Energy,
+        space: Space,
+        loss: Margin | None = None,
+        task_loss: TaskLoss | None = None,
+        energy_steps: int = 1,
+        task_steps: int = 1,
+        weight: float = 1.0,
+        truncated: bool = False,
+    ) -> None:
+        super().__init__(task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps)
+        self.cost_net = cost_net
+        self.weight = weight
+        self.truncated = truncated
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage("joint", ("energy", "task_net", "cost_net"), self.updates, self.predict),)
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        yield from self.energy_updates(batch)
+        yield from self.network_updates(batch)
+
+    def predictions(self, batch: Batch) -> tuple[Prediction, Prediction]:
+        """Those of ``A`` and of ``F``."""
+        test_time, augmented = self.cost_net.both(self.task_net, self.space, batch)
+        return Prediction(self.space, test_time, batch.mask), Prediction(self.space, augmented, batch.mask)
+
+    def energy_updates(self, batch: Batch) -> Iterator[Update]:
+        """The energy's steps against both networks as they are."""
+        with torch.no_grad():
+            test_time, augmented = self.predictions(batch)
+        for _ in range(self.energy_steps):
+            margin, perceptron, truth = self.violations(
+                self.energy.at(batch.x), batch.y, test_time, augmented
+            )
+            hinge = margin.clamp(min=0).mean()
+            measured = {"l0": hinge.detach(), "l1": (margin - truth).detach().mean()}
+            yield Update("energy", hinge + self.weight * perceptron.clamp(min=0).mean(), measured=measured)
+
+    def network_updates(self, batch: Batch) -> Iterator[Update]:
+        """Steps of both networks at once against the energy as it is."""
+        with torch.no_grad():
+            energy = self.energy.at(batch.x)
+        parameters = [*self.task_net.parameters(), *self.cost_net.parameters()]
+        own = len(list(self.task_net.parameters()))
+        for _ in range(self.task_steps):
+            test_time, augmented = self.predictions(batch)
+            margin, perceptron, _ = self.violations(energy, batch.y, test_time, augmented)
+            if self.truncated:
+                margin, perceptron = margin.clamp(min=0), perceptron.clamp(min=0)
+            game = self.task_loss.energy
+            loss = self.task_loss(test_time, batch.y) - game * self.weight * perceptron.mean()
+            cost_loss = self.task_loss(augmented, batch.y) - game * margin.mean()
+            # One gradient for both: shared features learn from both losses.
+            found = torch.autograd.grad(loss + cost_loss, parameters, materialize_grads=True)
+            yield Update("task_net", loss.detach(), found[:own])
+            yield Update("cost_net", cost_loss.detach(), found[own:])
+
+    def violations(
+        self, energy: EnergyFunction, truth: Tensor, test_time: Prediction, augmented: Prediction
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Both brackets of Eq. 6, not truncated, and ``E(x, y)``, each ``(batch,)``."""
+        outputs = torch.stack([augmented.relaxed, test_time.relaxed], 1)
+        low, against, predicted = energy(with_truth(truth, outputs)).unbind(1)
+        cost = self.loss.score.cost(outputs[:, :1], truth).squeeze(1)
+        return cost - against + low, low - predicted, low

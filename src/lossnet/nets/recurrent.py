@@ -1,0 +1,199 @@
+"""Networks that read sentences and answer with logits for every token.
+
+Sentences are padded on the right: ``x`` is an integer tensor ``(batch, length, columns)`` whose first column
+is the word, 0 for padding.  Further columns are features of the word (its shape, its part of speech, …), and
+the last ones, where characters are used, are its characters, 0 where it has no more.  The mask is thus part
+of the input, and what a network says of a token does not depend on how far its sentence was padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lossnet.nets.mlp import linear
+
+__all__ = [
+    "BiLSTM",
+    "CharacterCNN",
+    "Tagger",
+    "Tokens",
+    "WordVectors",
+    "read",
+    "turned",
+    "twice_differentiable",
+]
+
+
+class Tokens(NamedTuple):
+    """What a network knows of the tokens of padded sentences.
+
+    ``states`` ``(batch, length, width)`` sees the whole sentence, ``words`` ``(batch, length, inputs)`` the
+    token alone; both are zero on padding, and ``mask`` ``(batch, length)`` is true elsewhere.
+    """
+
+    states: Tensor
+    words: Tensor
+    mask: Tensor
+
+
+class WordVectors(nn.Module):
+    """Vectors of tokens: of the word, of its further columns and of its characters, one after the other.
+
+    Args:
+        vectors: ``(words, width)``, a row for each word; row 0 is never seen.
+        tuned: whether training changes them; if not, they are a buffer.
+        columns: how many values each further column can take.
+        column_width: width of the vectors of those, at most as many as values.
+        characters: how many values a character can take; 0 where there are none.
+
+    >>> words = WordVectors(torch.randn(9, 5), columns=(4,), column_width=3, characters=7)
+    >>> words(torch.ones(2, 6, 1 + 1 + 8, dtype=torch.long)).shape, words.width
+    (torch.Size([2, 6, 38]), 38)
+    """
+
+    def __init__(
+        self,
+        vectors: Tensor,
+        tuned: bool = False,
+        columns: Sequence[int] = (),
+        column_width: int = 20,
+        characters: int = 0,
+    ) -> None:
+        super().__init__()
+        if tuned:
+            self.vectors = nn.Parameter(vectors.clone())
+        else:
+            self.register_buffer("vectors", vectors.clone())
+        self.columns = nn.ModuleList([nn.Embedding(size, min(size, column_width)) for size in columns])
+        self.characters = CharacterCNN(characters) if characters else None
+        self.width = vectors.shape[1] + sum(min(size, column_width) for size in columns)
+        if self.characters is not None:
+            self.width += self.characters.width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors ``(batch, length, self.width)`` of tokens ``(batch, length, columns)``."""
+        parts = [F.embedding(x[..., 0], self.vectors)]
+        parts += [column(x[..., 1 + place]) for place, column in enumerate(self.columns)]
+        if self.characters is not None:
+            parts.append(self.characters(x[..., 1 + len(self.columns) :]))
+        return torch.cat(parts, -1)
+
+
+class CharacterCNN(nn.Module):
+    """The largest response of each of ``filters`` to three letters in a row (Ma & Hovy 2016).
+
+    >>> CharacterCNN(alphabet=7)(torch.ones(2, 6, 8, dtype=torch.long)).shape
+    torch.Size([2, 6, 30])
+    """
+
+    def __init__(self, alphabet: int, letter_width: int = 25, filters: int = 30) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(alphabet, letter_width, padding_idx=0)
+        self.convolution = nn.Conv1d(letter_width, filters, 3, padding=1)
+        self.width = filters
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors ``(batch, length, self.width)`` of words ``(batch, length, letters)``; zeros if empty."""
+        letters = x.flatten(0, 1)
+        responses = self.convolution(self.letters(letters).transpose(1, 2))
+        absent = (letters == 0).unsqueeze(1)
+        largest = responses.masked_fill(absent, torch.finfo(responses.dtype).min).amax(-1)
+        return torch.where(absent.all(-1), 0, largest).view(*x.shape[:2], self.width)
+
+
+class BiLSTM(nn.Module):
+    """One layer of an LSTM in each direction over `WordVectors`: sentences give `Tokens`.
+
+    The backward one reads each sentence turned around within its own length.  That needs no packing, which
+    would have to know lengths on the host: a step can be captured as a CUDA graph.
+
+    Args:
+        words: the vectors that it reads.
+        hidden: units of each direction; states are twice as wide.
+        dropout: on vectors and on states.
+
+    >>> net = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
+    >>> tokens = net(torch.tensor([[[3], [2], [0]]]))
+    >>> tokens.states.shape, tokens.mask
+    (torch.Size([1, 3, 8]), tensor([[ True,  True, False]]))
+    """
+
+    def __init__(self, words: WordVectors, hidden: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.words = words
+        self.forwards = nn.LSTM(words.width, hidden, batch_first=True)
+        self.backwards = nn.LSTM(words.width, hidden, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.width = 2 * hidden
+
+    def forward(self, x: Tensor) -> Tokens:
+        mask = x[..., 0] != 0
+        lengths = mask.sum(1)
+        words = self.dropout(self.words(x)) * mask.unsqueeze(-1)
+        forwards = read(self.forwards, words)
+        backwards = turned(read(self.backwards, turned(words, lengths)), lengths)
+        states = self.dropout(torch.cat([forwards, backwards], -1)) * mask.unsqueeze(-1)
+        return Tokens(states, words, mask)
+
+
+class Tagger(nn.Module):
+    """A task net: logits ``(batch, length, tags)`` from the states of a `BiLSTM`.
+
+    >>> net = Tagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), tags=3)
+    >>> net(torch.tensor([[[3], [2], [0]]])).shape
+    torch.Size([1, 3, 3])
+    """
+
+    def __init__(self, encoder: BiLSTM, tags: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = linear(encoder.width, tags)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the logits are read from, ``(batch, length, self.encoder.width)``."""
+        tokens: Tokens = self.encoder(x)
+        return tokens.states
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``(batch, length, tags)``."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+def turned(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sentences ``(batch, length, width)`` turned around, each within its own length; padding stays.
+
+    >>> turned(torch.tensor([[[1], [2], [3], [0]]]), torch.tensor([3])).flatten()
+    tensor([3, 2, 1, 0])
+    """
+    place = torch.arange(values.shape[1], device=values.device)
+    ends = lengths.unsqueeze(1)
+    source = torch.where(place < ends, ends - 1 - place, place)
+    return values.gather(1, source.unsqueeze(-1).expand_as(values))
+
+
+def read(lstm: nn.LSTM, values: Tensor) -> Tensor:
+    """States ``(batch, length, hidden)`` of an LSTM over ``(batch, length, width)``."""
+    # cuDNN differentiates recurrent networks in training mode only; frozen energies are differentiated too.
+    if values.is_cuda and not lstm.training and torch.is_grad_enabled():
+        with torch.backends.cudnn.flags(enabled=False):
+            states: Tensor = lstm(values)[0]
+            return states
+    states = lstm(values)[0]
+    return states
+
+
+@contextmanager
+def twice_differentiable(*networks: nn.Module) -> Iterator[None]:
+    """Forward passes in here can be differentiated twice: cuDNN's recurrent networks cannot."""
+    if any(isinstance(module, nn.RNNBase) for network in networks for module in network.modules()):
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    else:
+        yield

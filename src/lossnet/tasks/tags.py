@@ -1,0 +1,157 @@
+"""A tag for every token of sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet import scores
+from lossnet.data import DataError, Lexicon, Loaded, Sentences
+from lossnet.data.readers.columns import read_columns
+from lossnet.data.readers.text import read_lines
+from lossnet.data.sentence_files import find_parts
+from lossnet.decoding import Decoder
+from lossnet.energies import Chain, Sum, TagLM
+from lossnet.nets import BiLSTM, Tagger, WordVectors
+from lossnet.scores import L1
+from lossnet.settings import Settings
+from lossnet.spaces import Tags
+from lossnet.tasks.base import Arrays, Task
+
+__all__ = ["TagTask", "tokenise"]
+
+#: width of word vectors where none are given
+_WIDTH = 100
+#: addresses, names and topics as tweets have them; words with what joins their parts; runs of one other sign
+_TOKEN = re.compile(r"https?://\S+|www\.\S+|[@#]\w+|\w+(?:[-'’.]\w+)*|(\S)\1*")
+
+
+@dataclass(frozen=True, eq=False)
+class TagTask(Task):
+    """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
+
+    Without them, vectors start at random and are trained.
+
+    >>> sentences = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
+    >>> task = TagTask(Lexicon.fit(sentences, tags=("O", "V"), features=("case",)))
+    >>> task.task_net(Settings(task_hidden=8))(task.inputs(["I bet"]).batch(torch.tensor([0])).x).shape
+    torch.Size([1, 2, 2])
+    """
+
+    kind = "tags"
+    score = L1()
+
+    lexicon: Lexicon
+    vectors: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(cls, data: Loaded) -> TagTask:
+        """The task that a loaded data set poses."""
+        assert isinstance(data.train, Sentences)
+        assert data.train.lexicon is not None
+        return cls(data.train.lexicon, data.vectors)
+
+    def space(self, settings: Settings) -> Tags:
+        tags = self.lexicon.tags
+        return Tags(len(tags), tags if self.lexicon.scheme else ())
+
+    @property
+    def units(self) -> int:
+        return 1  # the score's cost counts tokens already
+
+    def task_net(self, settings: Settings) -> Tagger:
+        encoder = BiLSTM(self._words(settings), settings.task_hidden, settings.task_dropout)
+        return Tagger(encoder, len(self.lexicon.tags))
+
+    def energy(self, settings: Settings, bounded: bool = False) -> Sum:
+        s, tags = settings, len(self.lexicon.tags)
+        encoder = BiLSTM(self._words(s), s.energy_hidden, s.energy_dropout)
+        # InfNet+ §5: GE(a), GE(b) and GE(c)
+        directions = {"none": (), "forward": (False,), "both": (False, True), "words": (False, True)}
+        models = [TagLM(tags, s.energy_hidden, backward) for backward in directions[s.tag_models]]
+        if s.tag_models == "words":
+            models += [
+                TagLM(tags, s.energy_hidden, backward, encoder.words.width, s.word_model_weight)
+                for backward in (False, True)
+            ]
+        return Sum(encoder, Chain(encoder.width, tags), *models)
+
+    def inputs(self, x: Any) -> Sentences:
+        """Sentences, as `Sentences`, texts, or sequences of tokens."""
+        if not isinstance(x, Sentences):
+            x = Sentences(tuple(tokenise(one) if isinstance(one, str) else tuple(one) for one in x))
+        encoded: Sentences = x.encoded(self.lexicon)
+        return encoded
+
+    def read(self, path: str | PathLike[str]) -> Sentences:
+        """Sentences of a text, one on each line, or of a column file: words, then our lexicon's columns."""
+        if not find_parts(path):
+            return Sentences(tuple(tokenise(line) for line in read_lines(path, "utf-8") if line.strip()))
+        names = self.lexicon.columns
+        rows = read_columns(path)
+        if len(rows[0][0]) <= len(names):
+            what = f"it has {len(rows[0][0])} columns"
+            raise DataError(f"{what}; words and then {', '.join(names)} are needed", path)
+        first, *rest = (
+            tuple(tuple(row[at] for row in sentence) for sentence in rows) for at in range(1 + len(names))
+        )
+        return Sentences(first, None, dict(zip(names, rest, strict=True)))
+
+    def named(self, relaxed: Tensor | NDArray[Any], data: Sentences) -> list[list[tuple[str, str]]]:
+        """Tokens of sentences with their likeliest tags, for predictions ``(instances, length, tags)``."""
+        chosen = np.asarray(relaxed).argmax(-1).tolist()
+        tags = self.lexicon.tags
+        return [
+            [(token, tags[number]) for token, number in zip(tokens, numbers, strict=False)]
+            for tokens, numbers in zip(data.tokens, chosen, strict=True)
+        ]
+
+    def fits(self, data: Loaded) -> bool:
+        return isinstance(data.train, Sentences)  # read with our lexicon, any sentences will do
+
+    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
+        return 0.5
+
+    def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
+        return scores.metrics(self.space(Settings()), relaxed, truth)
+
+    def decoder(self, threshold: float) -> Decoder:
+        return self.space(Settings()).decode
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        width = None if self.vectors is None else int(self.vectors.shape[1])
+        return {"lexicon": self.lexicon.state(), "vector_width": width}, {}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> TagTask:
+        lexicon, width = Lexicon.from_state(content["lexicon"]), content["vector_width"]
+        # The vectors themselves are among the networks' weights.
+        return cls(lexicon, None if width is None else np.zeros((len(lexicon.words), int(width)), np.float32))
+
+    def _words(self, settings: Settings) -> WordVectors:
+        lexicon = self.lexicon
+        given = self.vectors is not None
+        vectors = torch.from_numpy(self.vectors) if given else torch.randn(len(lexicon.words), _WIDTH) / 10
+        return WordVectors(
+            vectors,
+            tuned=settings.tune_embeddings or not given,
+            columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
+            characters=len(lexicon.characters) if lexicon.word_length else 0,
+        )
+
+
+def tokenise(text: str) -> tuple[str, ...]:
+    """The tokens of a text: words, numbers, runs of one sign; names and addresses as tweets have them.
+
+    >>> tokenise("@jo: it's 9.30 in Paris... #late")
+    ('@jo', ':', "it's", '9.30', 'in', 'Paris', '...', '#late')
+    """
+    return tuple(found.group() for found in _TOKEN.finditer(text))
