@@ -74,7 +74,7 @@ class Settings:
         tune_embeddings: whether training changes pretrained word vectors.
         image_net: network for images: the papers' fully convolutional one, or a small U-Net.
         image_energy: the network of the energy: the same kind, or another one than the task net.
-        image_width: channels of the U-Net at full resolution.
+        image_width: channels of the U-Net at full resolution; half of the papers' network's.
         crop: side of the square crops that training and prediction see of images; 0 for whole images.
         flips: whether images are also seen mirrored, in training and prediction.
         warp: how far training turns (radians) and stretches (natural log) images at random.

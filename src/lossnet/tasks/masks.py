@@ -68,7 +68,7 @@ class MaskTask(Task):
         if settings.image_net == "unet":
             net: nn.Module = UNet(self.channels, settings.image_width, dropout=settings.task_dropout)
         else:
-            net = FCN(self.channels)
+            net = FCN(self.channels, _filters(settings))
         return self._normalised(net)
 
     def energy(self, settings: Settings, bounded: bool = False) -> Energy:
@@ -77,7 +77,8 @@ class MaskTask(Task):
             net = UNet(self.channels, settings.image_width, dropout=settings.energy_dropout)
             return self._normalised(FeatureEnergy(net, hidden=settings.image_width, local=not bounded))
         size = (settings.crop, settings.crop) if settings.crop else self.size
-        return self._normalised(ImageEnergy(self.channels, size, dropout=settings.energy_dropout))
+        energy = ImageEnergy(self.channels, size, _filters(settings), dropout=settings.energy_dropout)
+        return self._normalised(energy)
 
     def crops(self, settings: Settings) -> Crops | None:
         distortion = Distortion(settings.warp, settings.colour) if settings.warp or settings.colour else None
@@ -117,3 +118,9 @@ class MaskTask(Task):
                     module.mean.copy_(torch.tensor(self.mean).view_as(module.mean))
                     module.std.copy_(torch.tensor(self.std).view_as(module.std))
         return net
+
+
+def _filters(settings: Settings) -> tuple[int, int, int]:
+    """Of the papers' network and energy, which have 64, 128 and 128 at the default width."""
+    width = settings.image_width
+    return 2 * width, 4 * width, 4 * width
