@@ -146,7 +146,8 @@ def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
         lexicon=task.lexicon if isinstance(task, TagTask) else None,
     )
     if not task.fits(loaded):
-        raise ValueError(f"{options.data} has other columns than the model in {options.model}")
+        what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
+        raise ValueError(f"{what}; give data like those it was trained on")
     return {"valid": loaded.valid, "test": loaded.test}
 
 
