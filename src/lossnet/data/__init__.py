@@ -7,7 +7,7 @@
 """
 
 from lossnet.data.crops import Crops
-from lossnet.data.dataset import MultiLabelData, ResidentData
+from lossnet.data.dataset import MultiLabelData, ResidentData, Weighted
 from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
@@ -52,6 +52,7 @@ __all__ = [
     "Split",
     "TagDescription",
     "Vocabulary",
+    "Weighted",
     "describe",
     "digits_completion",
     "digits_pairs",
