@@ -18,6 +18,8 @@ from torch import Tensor
 from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, row_numbers
 from lossnet.data.embeddings import find_spelling
 from lossnet.data.errors import DataError
+from lossnet.data.schemes import SCHEMES
+from lossnet.data.stored import stored_number, stored_strings
 from lossnet.spaces import Batch
 
 __all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary"]
@@ -26,6 +28,8 @@ __all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary"]
 Texts = tuple[tuple[str, ...], ...]
 
 CHARACTERS = "characters"
+#: Characters of a word that a stored lexicon may ask for: memory for a text grows with them.
+_LONGEST_WORD = 1000
 _BROWN = re.compile(r"brown(\d+)")
 _REPEAT = re.compile(r"(.)\1+")
 
@@ -180,15 +184,22 @@ class Lexicon:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Lexicon:
-        """The lexicon that `state` described."""
+        """The lexicon that `state` described; `DataError` if it did not."""
+        features, clusters, scheme = state["features"], state["clusters"], state["scheme"]
+        if not isinstance(features, dict) or not isinstance(clusters, dict):
+            raise DataError("features and clusters must be objects")
+        if not all(isinstance(bits, str) for bits in clusters.values()):
+            raise DataError("clusters must be strings of bits")
+        if scheme is not None and scheme not in SCHEMES:
+            raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
         return cls(
-            words=Vocabulary(tuple(state["words"])),
-            tags=tuple(state["tags"]),
-            features={name: Vocabulary(tuple(strings)) for name, strings in state["features"].items()},
-            characters=Vocabulary(tuple(state["characters"])),
-            word_length=int(state["word_length"]),
-            clusters=dict(state["clusters"]),
-            scheme=state["scheme"],
+            words=Vocabulary(stored_strings(state["words"], "words")),
+            tags=stored_strings(state["tags"], "tags"),
+            features={n: Vocabulary(stored_strings(strings, n)) for n, strings in features.items()},
+            characters=Vocabulary(stored_strings(state["characters"], "characters")),
+            word_length=stored_number(state["word_length"], "word_length", 0, _LONGEST_WORD),
+            clusters=clusters,
+            scheme=scheme,
         )
 
     def _word(self, token: str) -> int:
