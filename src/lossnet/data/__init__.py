@@ -29,8 +29,8 @@ from lossnet.data.registry import (
     names,
 )
 from lossnet.data.sentence_files import read_sentences
-from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary
-from lossnet.data.splits import Split, stratified_split
+from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary, encode_parts
+from lossnet.data.splits import Split, hold_out, stratified_split
 
 __all__ = [
     "Coverage",
@@ -57,8 +57,10 @@ __all__ = [
     "digits_completion",
     "digits_pairs",
     "digits_scenes",
+    "encode_parts",
     "entry",
     "find",
+    "hold_out",
     "load",
     "names",
     "read",

@@ -18,11 +18,11 @@ from torch import Tensor
 from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, row_numbers
 from lossnet.data.embeddings import find_spelling
 from lossnet.data.errors import DataError
-from lossnet.data.schemes import SCHEMES
+from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.spaces import Batch
 
-__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary"]
+__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary", "encode_parts"]
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
@@ -270,6 +270,12 @@ class Sentences:
         """The same sentences with a lexicon, ready for batches."""
         return replace(self, lexicon=lexicon)
 
+    def in_scheme(self, scheme: str | None) -> Sentences:
+        """The same sentences with tags in BIOES rather than in ``scheme``; as they are if that is None."""
+        if scheme is None or self.tags is None:
+            return self
+        return replace(self, tags=tuple(convert(tags, scheme, "BIOES") for tags in self.tags))
+
     def take(self, indices: Any) -> Sentences:
         """The sentences ``indices``, in that order."""
         rows = row_numbers(indices, len(self)).tolist()
@@ -330,6 +336,33 @@ class Sentences:
             tags = np.pad(self.lexicon.tag_numbers(self.tags), (0, 1), constant_values=none)
         one_hot = torch.eye(none + 1)[:, :none].contiguous()
         return torch.from_numpy(rows), torch.from_numpy(tags.astype(np.int32)), one_hot
+
+
+def encode_parts(
+    parts: Sequence[Sentences],
+    features: Sequence[str],
+    words: Sequence[str] = (),
+    clusters: Mapping[str, str] | None = None,
+) -> list[Sentences]:
+    """Tagged sentences with one lexicon, fitted on the first part; tags that mark spans become BIOES.
+
+    >>> train, valid = (Sentences((("Ann", "Lee", "ran"),), (("I-PER", "I-PER", "O"),)) for _ in range(2))
+    >>> encode_parts([train, valid], features=("case",))[1].tags
+    (('B-PER', 'E-PER', 'O'),)
+    """
+    scheme = detect([tags for part in parts for tags in part.tags or ()])
+    parts = [part.in_scheme(scheme) for part in parts]
+    lexicon = Lexicon.fit(parts[0], _tag_names(parts, scheme), features, words, clusters, scheme)
+    return [part.encoded(lexicon) for part in parts]
+
+
+def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
+    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
+    used = sorted({tag for part in parts for tags in part.tags or () for tag in tags})
+    if scheme is None:
+        return used
+    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
+    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
 
 
 @dataclass(frozen=True, eq=False)
