@@ -133,8 +133,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         rows = np.empty((len(data), 0))
         weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
         kept = np.flatnonzero(weights)
-        if not len(kept):
-            raise ValueError("sample_weight is zero for every instance: there is nothing to learn from")
         return kept, weights[kept]
 
     # ------------------------------------------------------------------ predicting

@@ -41,9 +41,9 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         feature_names_in_: their names, if ``X`` was a data frame.
 
     >>> import numpy as np
-    >>> X = np.random.default_rng(0).normal(size=(60, 4))
+    >>> X = np.random.default_rng(0).normal(size=(200, 4))
     >>> Y = (X[:, :2] > 0).astype(int)
-    >>> classifier = MultiLabelClassifier(epochs=30, settings={"task_hidden": 32}, random_state=0)
+    >>> classifier = MultiLabelClassifier(epochs=10, learning_rate=0.01, random_state=0)
     >>> classifier.fit(X, Y).predict([[2, 2, 0, 0], [2, -2, 0, 0]])
     array([[1, 1],
            [1, 0]])

@@ -30,7 +30,8 @@ class Segmenter(Estimator):
 
     >>> import numpy as np
     >>> images = np.random.default_rng(0).random((20, 8, 8))
-    >>> segmenter = Segmenter(method="cross-entropy", epochs=5, random_state=0).fit(images, images > 0.5)
+    >>> segmenter = Segmenter(method="cross-entropy", epochs=3, batch_size=4, random_state=0)
+    >>> _ = segmenter.fit(images, images > 0.5)
     >>> segmenter.predict(images[:2]).shape, segmenter.score(images, images > 0.5) > 0.8
     ((2, 8, 8), True)
     """

@@ -41,7 +41,7 @@ class SequenceTagger(Estimator):
 
     >>> sentences = [["Ann", "saw", "Bo"], ["Bo", "saw", "it"]] * 10
     >>> tags = [["N", "V", "N"], ["N", "V", "P"]] * 10
-    >>> tagger = SequenceTagger(method="crf", epochs=20, settings={"energy_hidden": 16}, random_state=0)
+    >>> tagger = SequenceTagger(method="crf", epochs=5, batch_size=4, learning_rate=0.01, random_state=0)
     >>> tagger.fit(sentences, tags).predict([["Bo", "saw", "Ann"]])
     [['N', 'V', 'N']]
     """
