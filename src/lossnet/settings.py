@@ -273,6 +273,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"settings must have names, not be a {type(values).__name__}")
     types = get_type_hints(Settings)
     for name in values:
         if name not in types:

@@ -194,7 +194,7 @@ class Lexicon:
             raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
         return cls(
             words=Vocabulary(stored_strings(state["words"], "words")),
-            tags=stored_strings(state["tags"], "tags"),
+            tags=stored_strings(state["tags"], "tags", least=1),
             features={n: Vocabulary(stored_strings(strings, n)) for n, strings in features.items()},
             characters=Vocabulary(stored_strings(state["characters"], "characters")),
             word_length=stored_number(state["word_length"], "word_length", 0, _LONGEST_WORD),

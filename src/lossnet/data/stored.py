@@ -9,14 +9,16 @@ from lossnet.data.errors import DataError
 __all__ = ["stored_number", "stored_strings"]
 
 
-def stored_strings(value: Any, what: str) -> tuple[str, ...]:
-    """A list of different strings.
+def stored_strings(value: Any, what: str, least: int = 0) -> tuple[str, ...]:
+    """A list of different strings, so many at least.
 
     >>> stored_strings(["red", "blue"], "labels")
     ('red', 'blue')
     """
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise DataError(f"{what} must be a list of strings")
+    if len(value) < least:
+        raise DataError(f"{what} must be at least {least}, not {len(value)}")
     if len(set(value)) != len(value):
         raise DataError(f"{what} has a string twice")
     return tuple(value)
