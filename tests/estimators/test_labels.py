@@ -142,6 +142,12 @@ def test_scoring_other_labels_is_refused(problem, fitted):
     x, y = problem
     with pytest.raises(ValueError, match="needs 3 columns"):
         fitted.score(x, y[:, :2])
+    x, y = frames(x, y)
+    named = quick(epochs=1).fit(x, y)
+    with pytest.raises(ValueError, match=r"must be \['red', 'round', 'ripe'\]"):
+        named.score(x, y[y.columns[::-1]])
+    with pytest.raises(NotFittedError):
+        quick().score(x, y)
 
 
 # ---------------------------------------------------------------- classes
@@ -283,6 +289,15 @@ def test_bit_by_bit_learns_and_goes_on_after_pickling(problem):
     for name, value in again.model_.method.energy.state_dict().items():
         np.testing.assert_array_equal(value, energy[name])
     assert again.partial_fit(x, y).score(x, y) > 0.8
+
+
+def test_missing_values_become_means_of_the_first_rows(problem):
+    x, y = problem
+    holes = x.copy()
+    holes[::9, 1] = np.nan
+    classifier = quick().partial_fit(holes[:60], y[:60]).partial_fit(holes[60:], y[60:])
+    filled = np.where(np.isnan(holes), np.nanmean(holes[:60], axis=0), holes)
+    np.testing.assert_allclose(classifier.predict_proba(holes), classifier.predict_proba(filled), atol=1e-6)
 
 
 def test_methods_of_several_stages_need_all_data_at_once(problem):

@@ -99,7 +99,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             self.history_, self.n_iter_ = [], 0
         trainer = getattr(self, "_trainer", None) or trainer_of(self.model_, run)
         rows, weights = self._weighted_rows(data, sample_weight)
-        part: Data | Weighted = data.take(rows)
+        part: Data | Weighted = self._prepared(data.take(rows))
         if weights is not None:
             part = Weighted(part, torch.as_tensor(weights / weights.mean(), dtype=torch.float32))
         self.history_.append({"losses": trainer.pass_over(part)})
@@ -122,6 +122,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Training and validation data as a run wants them."""
         nothing = train.take(np.zeros(0, np.int64))
         return Loaded("arrays", "arrays", train, valid, nothing, Preprocessor(np.zeros(0)), "held out")
+
+    def _prepared(self, data: Data) -> Data:
+        """Instances as the model's networks see them."""
+        return data
 
     @staticmethod
     def _weighted_rows(

@@ -16,6 +16,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from lossnet.data import Loaded, MultiLabelData, Preprocessor
 from lossnet.estimators.base import Estimator
 from lossnet.scores import F1
+from lossnet.tasks import LabelTask
 
 __all__ = ["MultiLabelClassifier"]
 
@@ -94,6 +95,7 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The F1 of each row's set, averaged over rows that have labels; or the accuracy of classes."""
+        self._check_fitted()
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))
         data = self._data(X, y)
@@ -128,6 +130,10 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         )
         if first:
             self._learn_labels(y, columns, classes, partial)
+        elif self._framed and columns is not None and list(columns) != list(self.classes_):
+            raise ValueError(
+                f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
+            )
         names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
         return MultiLabelData.from_arrays(
             X, self._sets(y), list(names), [str(name) for name in self.classes_]
@@ -175,6 +181,11 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         preprocessor = Preprocessor.fit(train, standardise=False)
         loaded = super()._loaded(preprocessor.apply(train), preprocessor.apply(valid))
         return replace(loaded, preprocessor=preprocessor)
+
+    def _prepared(self, data: MultiLabelData) -> MultiLabelData:  # type: ignore[override]
+        assert isinstance(self.model_.task, LabelTask)
+        assert self.model_.task.preprocessor is not None
+        return self.model_.task.preprocessor.apply(data)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
