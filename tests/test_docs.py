@@ -35,7 +35,7 @@ def test_python_in_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
 
 
 def test_there_is_python_to_run():
-    assert len(blocks(README)) == 2
+    assert len(blocks(README)) == 3
     assert any(blocks(page) for page in PAGES)
 
 

@@ -32,7 +32,7 @@ def batch(make_data):
 def test_the_three_lines_of_the_design_train_both_networks(energy, model, batch):
     criterion = lossnet.LearnedLoss(energy, space=SPACE, loss=lossnet.losses.NCE(samples=20), lr=1e-2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    x, y, _ = batch
+    x, y, *_ = batch
     before = [parameter.clone() for parameter in energy.parameters()]
 
     def right():
@@ -54,7 +54,7 @@ def test_the_three_lines_of_the_design_train_both_networks(energy, model, batch)
 
 
 def test_the_energy_learns_on_a_fixed_prediction(energy, model, batch):
-    x, y, _ = batch
+    x, y, *_ = batch
     criterion = lossnet.LearnedLoss(energy, SPACE, NCE(20), lr=1e-2, steps=3)
     criterion(x, model(x), y)
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def test_the_energy_learns_on_a_fixed_prediction(energy, model, batch):
 
 
 def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
-    x, y, _ = batch
+    x, y, *_ = batch
     frozen = energy.terms[0].weights.weight.requires_grad_(False)  # the user's own choice
     criterion = lossnet.LearnedLoss(energy, SPACE)
     x.requires_grad_()
@@ -90,7 +90,7 @@ def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss
 @pytest.mark.parametrize("loss", [NCE(5), Margin(), RegressionS(samples=3)])
 @pytest.mark.parametrize("clip", [10.0, 0.01])
 def test_its_step_is_seals_energy_step(energy, model, batch, loss, clip):
-    x, y, _ = batch
+    x, y, *_ = batch
     criterion = lossnet.LearnedLoss(energy, SPACE, loss, lr=0.03, weight_decay=0.1, clip=clip)
     criterion(x, model(x), y)
     torch.manual_seed(5)

@@ -1,6 +1,9 @@
+import contextlib
 import json
 import os
+import resource
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -108,7 +111,7 @@ def test_prediction_never_needs_the_energy(inputs, folder):
     expected = made(inputs).predict_proba(inputs)
     (folder / "energy.safetensors").write_bytes(b"damaged")
     np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(ModelError, match="not as it was written"):
         load_energy(folder)
     (folder / "energy.safetensors").unlink()
     np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
@@ -193,7 +196,7 @@ def test_a_failed_save_leaves_the_old_model(inputs, folder, monkeypatch):
     def fail(*arguments, **options):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("lossnet.model.save_file", fail)
+    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
     with pytest.raises(OSError, match="disk is full"):
         made(inputs, threshold=0.9).save(folder)
     assert load(folder).threshold == 0.37
@@ -274,16 +277,157 @@ TAMPERED = {
 }
 
 
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "not sealed"])
 @pytest.mark.parametrize("kind", TAMPERED)
-def test_a_tampered_folder_is_one_clear_error(folder, kind):
+def test_a_tampered_folder_is_one_clear_error(folder, kind, sealed, seal):
+    """Whether its checksums were forgotten, or made to match."""
     load(folder)
     TAMPERED[kind](folder)
+    if sealed:
+        seal(folder)
     with pytest.raises(ModelError) as caught:
         load(folder)
     assert str(folder) in str(caught.value)
+    assert ("checksum" in str(caught.value)) <= (not sealed)
 
 
 def test_another_format_names_both_versions(folder):
     change(folder, format=99)
-    with pytest.raises(ModelError, match="model format 99, this version reads 1"):
+    with pytest.raises(ModelError, match="format 99, this version reads 1 to 2; a newer version"):
         load(folder)
+
+
+@pytest.mark.parametrize("name", ["threshold", "labels", "settings"])
+def test_a_changed_description_is_told_by_its_checksum(folder, name):
+    content = json.loads((folder / "model.json").read_text())
+    changed = {
+        "threshold": 0.38,
+        "labels": content["labels"][::-1],
+        "settings": SMALL.__dict__ | {"clip": 1.0},
+    }
+    change(folder, **{name: changed[name]})
+    with pytest.raises(ModelError, match=r"model\.json is not as it was written: its checksum differs"):
+        load(folder)
+
+
+def test_changed_weights_are_told_by_their_checksum(folder):
+    rewrite(folder, lambda tensors: tensors["network/task_net.0.bias"].add_(1e-6))
+    with pytest.raises(ModelError, match=r"model\.safetensors is not as it was written"):
+        load(folder)
+    energy = load_file(folder / "energy.safetensors")
+    save_file({name: value + 1 for name, value in energy.items()}, folder / "energy.safetensors")
+    with pytest.raises(ModelError, match="not as it was written"):
+        load_energy(folder)
+
+
+def test_a_description_may_be_laid_out_anew(folder):
+    content = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(dict(reversed(content.items()))))
+    assert load(folder).threshold == 0.37
+
+
+def test_a_description_without_checksums_is_refused(folder):
+    remove(folder, "sha256")
+    with pytest.raises(ModelError, match="has no checksums"):
+        load(folder)
+
+
+def test_weights_that_are_no_file_are_refused(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(ModelError, match="is not a file"):
+        load(folder)
+
+
+# ---------------------------------------------------------------- what small JSON may ask for
+
+GREEDY = [
+    {"task_hidden": 10**9},
+    {"task_hidden": 10**15},
+    {"energy_hidden": 10**9},
+    {"energy_hidden": 10**30},
+    {"global_hidden": 10**12},
+    {"task_layers": 10**9},
+    {"energy_layers": 10**9},
+    {"inference_steps": 10**9},
+    {"inference_candidates": 10**9},
+]
+
+
+@pytest.mark.parametrize("method", ["seal", "implicit", "dvn"])
+@pytest.mark.parametrize("wish", GREEDY, ids=str)
+def test_a_small_description_cannot_ask_for_much(inputs, tmp_path, wish, method, seal):
+    """Networks have no memory of their own until the file's tensors have been found to fit."""
+    folder = tmp_path / "model"
+    made(inputs, method, METHODS[method].losses[0]).save(folder)
+    change(folder, settings={**SMALL.__dict__, **wish})
+    seal(folder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    # A width that only the task net has does not matter to the energy, nor the other way round.
+    with contextlib.suppress(ModelError):
+        assert load(folder).predict_proba(inputs).shape == (30, 4)
+    with contextlib.suppress(ModelError):
+        load_energy(folder)
+    assert time.monotonic() - started < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+# ---------------------------------------------------------------- older formats
+
+
+def as_format_1(folder):
+    """The folder as the first version wrote it: no checksums, no kind, fewer settings."""
+    path = folder / "model.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["sha256"], content["kind"]
+    newer = (
+        "tag_models",
+        "word_model_weight",
+        "features",
+        "tune_embeddings",
+        "image_energy",
+        "warp",
+        "colour",
+    )
+    settings = {name: value for name, value in content["settings"].items() if name not in newer}
+    path.write_text(json.dumps({**content, "format": 1, "settings": settings}, indent=1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("method", "loss"), [("seal", "nce"), ("dvn", "regression")])
+def test_format_1_still_loads_and_is_saved_anew(inputs, tmp_path, method, loss):
+    model = made(inputs, method, loss)
+    model.save(tmp_path / "old")
+    as_format_1(tmp_path / "old")
+    loaded = load(tmp_path / "old")
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), model.predict_proba(inputs))
+    assert loaded.settings == SMALL
+    x, y = torch.rand(5, 6), torch.rand(5, 3, 4)
+    model.method.eval()
+    assert torch.equal(load_energy(tmp_path / "old")(x, y), model.method.energy(x, y))
+    loaded.save(tmp_path / "new")
+    assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 2
+    np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), model.predict_proba(inputs))
+
+
+# ---------------------------------------------------------------- as bytes
+
+
+@pytest.mark.parametrize(("method", "loss"), NAMES)
+def test_files_in_memory_keep_what_training_needs(inputs, method, loss):
+    model = made(inputs, method, loss)
+    again = Model.from_files(model.files())
+    np.testing.assert_array_equal(again.predict_proba(inputs), model.predict_proba(inputs))
+    assert dict(again.method.named_parameters()).keys() == dict(model.method.named_parameters()).keys()
+    kept = again.method.state_dict()
+    for name, value in model.method.state_dict().items():
+        if name.split(".")[0] in {"energy", *model.method.predictors}:
+            assert torch.equal(kept[name], value), name
+    assert again.files() == model.files()
+
+
+def test_damaged_files_in_memory_are_refused(inputs):
+    files = made(inputs).files()
+    for name in files:
+        with pytest.raises(ModelError, match="the model: "):
+            Model.from_files({**files, name: files[name][:-9]})

@@ -8,6 +8,7 @@ import torch
 
 import lossnet
 import lossnet.run
+from lossnet.card import model_card
 from lossnet.data import load as load_data
 from lossnet.run import Run, train, write_json
 from lossnet.settings import Settings
@@ -216,6 +217,34 @@ def test_resuming_with_other_settings_is_refused(tmp_path, digits, longer, chang
         change = {"settings": dataclasses.replace(longer, **change["settings"])}
     with pytest.raises(CheckpointError, match="checkpoint"):
         train(dataclasses.replace(run, resume=True, **change), part)
+
+
+# ---------------------------------------------------------------- the card
+
+
+def test_a_model_has_a_card(tmp_path, digits):
+    result = train(quick(tmp_path), digits_part(digits))
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith(
+        "---\nlibrary_name: lossnet\ntags: [labels, seal]\n---\n\n# seal (nce) on digits-pairs"
+    )
+    assert "UCI digits (CC-BY 4.0)" in card
+    assert f"| f1 | {result['metrics']['valid']['f1']:.4f} | {result['metrics']['test']['f1']:.4f} |" in card
+    for name, value in result["settings"].items():
+        assert f"| {name.replace('_', chr(92) + '_')} | {value} |" in card
+    assert "seed 0" in card
+    assert result["versions"]["torch"] in card
+
+
+def test_a_card_cannot_be_made_to_say_something_else():
+    result = {
+        "dataset": "a|b](http://x) <b>#`\n\n# fake", "split": "s", "method": "seal", "loss": "nce", "seed": 0,
+        "metrics": {"valid": {"f1": 1.0}}, "settings": {}, "source": {"data": "mine"}, "steps": 1,
+        "seconds": 1, "epochs": 1, "device": "cpu", "versions": {},
+    }  # fmt: skip
+    card = model_card(result, "labels", "the file a")
+    assert "on a\\|b\\](http://x) \\<b\\>\\#\\` \\# fake\n" in card
+    assert "not known" in card
 
 
 # ---------------------------------------------------------------- small parts

@@ -1,6 +1,7 @@
 """Lossnet: train networks with a loss that is itself a network."""
 
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
 from lossnet.learned_loss import LearnedLoss
@@ -9,6 +10,9 @@ from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.spaces import Mask, MultiLabel, Tags
 from lossnet.training import Trainer
+
+if TYPE_CHECKING:
+    from lossnet.estimators import MultiLabelClassifier, Segmenter, SequenceTagger
 
 try:
     __version__ = metadata.version("lossnet")
@@ -20,7 +24,10 @@ __all__ = [
     "Mask",
     "Model",
     "MultiLabel",
+    "MultiLabelClassifier",
     "Run",
+    "Segmenter",
+    "SequenceTagger",
     "Settings",
     "Tags",
     "Trainer",
@@ -34,3 +41,12 @@ __all__ = [
     "spaces",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes a while to import, and the command line does not need its estimators.
+    if name in ("MultiLabelClassifier", "Segmenter", "SequenceTagger"):
+        from lossnet import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'lossnet' has no attribute {name!r}")

@@ -2,17 +2,23 @@
 
 ::
 
-    model/model.json           names, settings, task, threshold, format version
+    model/model.json           names, settings, task, threshold, format version, checksums
     model/model.safetensors    weights of the networks that predict, and what the task keeps
     model/energy.safetensors   the energy that taught them, where it does not predict itself
+    model/README.md            what the model is, for people
 
-Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.  Only names from
-`lossnet.build` are looked up when a folder is loaded, so loading runs no code of its author's.
+Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.
+
+A stranger's folder runs no code of its author's: only names from `lossnet.build` are looked up, and tensors
+are safetensors.  Networks are first made without memory of their own, on PyTorch's ``meta`` device, and then
+take the file's tensors if these have their shapes, so that JSON cannot ask for more memory than the file has.
+Checksums tell damage, not malice.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -26,8 +32,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
 
 from lossnet.build import build
 from lossnet.data import Sentences
@@ -40,7 +47,9 @@ from lossnet.training import Dataset, predict
 
 __all__ = ["Model", "ModelError", "load", "load_energy"]
 
-FORMAT = 1
+FORMAT = 2
+DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
+CHECKSUMS = "sha256"
 
 
 class ModelError(ValueError):
@@ -109,21 +118,18 @@ class Model:
         whole = self.method.predict if views is None else views.averaged(self.method.predict)
         return predict(whole, data, device)
 
-    def save(self, folder: Path) -> None:
-        """Writes the folder beside its place first, so that a kill never leaves half a model."""
-        temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+    def files(self) -> dict[str, bytes]:
+        """What a folder holds, by the names of its files; `from_files` takes it back."""
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()}
         predictors = self.method.predictors
         tensors = {f"network/{n}": t for n, t in weights.items() if n.split(".")[0] in predictors}
         description, arrays = self.task.state()
         for name, array in arrays.items():
             tensors[name] = torch.from_numpy(np.ascontiguousarray(array))
-        save_file(tensors, temporary / "model.safetensors")
+        files = {WEIGHTS: to_bytes(tensors)}
         energy = _part("energy", weights)
         if energy and "energy" not in predictors:
-            save_file(energy, temporary / "energy.safetensors")
+            files[ENERGY] = to_bytes(energy)
         content = {
             "format": FORMAT,
             "method": self.names[0],
@@ -133,68 +139,166 @@ class Model:
             "kind": self.task.kind,
             **description,
         }
-        (temporary / "model.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+        content[CHECKSUMS] = {DESCRIPTION: _digest(content), **{n: _sha256(b) for n, b in files.items()}}
+        return {DESCRIPTION: json.dumps(content, indent=1).encode(), **files}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> Model:
+        """The model that `files` described, with all of its networks, so that it can be trained further.
+
+        Those that neither predict nor are the energy start anew.
+        """
+        with _complaints("the model"):
+            model = _predicting(files)
+            with torch.random.fork_rng([]):
+                method = build(*model.names, model.settings, model.task)
+            weights = dict(model.method.state_dict())
+            if ENERGY in files:
+                weights |= {f"energy.{name}": value for name, value in _tensors(files, ENERGY).items()}
+            method.load_state_dict(weights, strict=False)
+            return dataclasses.replace(model, method=method)
+
+    def save(self, folder: Path, card: str | None = None) -> None:
+        """Writes the folder beside its place first, so that a kill never leaves half a model.
+
+        The ``card`` becomes its ``README.md``.
+        """
+        temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, content in self.files().items():
+            (temporary / name).write_bytes(content)
+        if card is not None:
+            (temporary / "README.md").write_text(card, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
 
 
 def load(path: Path | str) -> Model:
-    """The model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do)."""
-    with _folder(path) as folder:
-        model, tensors = _rebuilt(folder)
-        for name, network in list(model.method.named_children()):
-            if name in model.method.predictors:
-                network.load_state_dict(_part(f"network/{name}", tensors))
-            else:
-                delattr(model.method, name)  # trained the others, never predicts
-        return model
+    """The model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
+
+    A folder that is damaged, of a newer format, or not what it says is a `ModelError` with the reason.
+    """
+    folder = _find(path)
+    with _complaints(folder):
+        return _predicting(_read(folder, DESCRIPTION, WEIGHTS))
 
 
 def load_energy(path: Path | str) -> Energy:
     """The energy of the model in a folder, in evaluation mode, whether it predicts itself or taught a net."""
-    with _folder(path) as folder:
-        model, tensors = _rebuilt(folder)
+    folder = _find(path)
+    with _complaints(folder):
+        files = _read(folder, DESCRIPTION, WEIGHTS)
+        model, tensors = _rebuilt(files)
         energy = dict(model.method.named_children()).get("energy")
         if not isinstance(energy, Energy):
-            raise ModelError(f"{folder}: {model.names[0]} trains without an energy")
+            raise ModelError(f"{model.names[0]} trains without an energy")
         if "energy" in model.method.predictors:
-            weights = _part("network/energy", tensors)
-        elif (folder / "energy.safetensors").is_file():
-            weights = load_file(folder / "energy.safetensors")
+            _fill(energy, _part("network/energy", tensors))
+        elif (folder / ENERGY).exists():
+            _fill(energy, _tensors(files | _read(folder, ENERGY), ENERGY))
         else:
-            raise ModelError(f"{folder}: the energy was not kept (energy.safetensors is missing)")
-        energy.load_state_dict(weights)
+            raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
         return energy.eval()
 
 
-@contextmanager
-def _folder(path: Path | str) -> Iterator[Path]:
-    """The model folder itself; what goes wrong with it becomes a `ModelError`."""
+def _find(path: Path | str) -> Path:
+    """The model folder itself, or that of a run."""
     folder = Path(path)
-    if not (folder / "model.json").is_file() and (folder / "model").is_dir():
-        folder = folder / "model"
+    inner = folder / "model"
+    return inner if not (folder / DESCRIPTION).is_file() and inner.is_dir() else folder
+
+
+def _read(folder: Path, *names: str) -> dict[str, bytes]:
+    for name in names:
+        if not (folder / name).exists():
+            raise ModelError(f"no model here ({folder / name} is missing)")
+        if not (folder / name).is_file():  # a device or a pipe may have no end
+            raise ModelError(f"{name} is not a file")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+@contextmanager
+def _complaints(where: Path | str) -> Iterator[None]:
+    """What is wrong with a model becomes a `ModelError`."""
     try:
-        yield folder
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no model here ({error.filename} is missing)") from error
-    except ModelError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: damaged model folder ({error})") from error
+        yield
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from None
+    except (ValueError, KeyError, TypeError, RuntimeError, OverflowError, SafetensorError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ModelError(f"{where}: damaged model folder ({reason})") from error
 
 
-def _rebuilt(folder: Path) -> tuple[Model, dict[str, Tensor]]:
-    """The model with networks as they start, and the tensors in its file."""
-    content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else None
-        raise ModelError(f"{folder}: model format {found}, this version reads {FORMAT}")
-    settings = Settings(**content["settings"])
+def _predicting(files: Mapping[str, bytes]) -> Model:
+    """The model with the networks that predict, and no others."""
+    model, tensors = _rebuilt(files)
+    method = model.method
+    for name, network in list(method.named_children()):
+        if name in method.predictors:
+            _fill(network, _part(f"network/{name}", tensors))
+        else:
+            delattr(method, name)  # trained the others, never predicts
+    for name, _ in list(method.named_buffers(recurse=False)):
+        delattr(method, name)
+    return model
+
+
+def _rebuilt(files: Mapping[str, bytes]) -> tuple[Model, dict[str, Tensor]]:
+    """The model with networks that have no weights yet, and the tensors in its file."""
+    content = _content(files[DESCRIPTION])
+    settings = Settings.of(content["settings"])
     names = (str(content["method"]), str(content["loss"]))
-    tensors = load_file(folder / "model.safetensors")
+    threshold = content["threshold"]
+    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
+        raise ValueError(f"the threshold must be from 0 to 1, not {threshold!r}")
+    tensors = _tensors(files, WEIGHTS)
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
     task = restore(content, kept)
-    return Model(build(*names, settings, task), names, settings, task, float(content["threshold"])), tensors
+    with torch.device("meta"):
+        method = build(*names, settings, task)
+    return Model(method, names, settings, task, float(threshold)), tensors
+
+
+def _content(text: bytes) -> dict[str, Any]:
+    """What ``model.json`` says, as this version would have written it."""
+    content = json.loads(text.decode("utf-8"))
+    number = content.get("format") if isinstance(content, dict) else None
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        advice = "; a newer version of lossnet may read it" if type(number) is int and number > FORMAT else ""
+        raise ModelError(f"model format {number!r}, this version reads 1 to {FORMAT}{advice}")
+    if CHECKSUMS in content:
+        rest = {key: value for key, value in content.items() if key != CHECKSUMS}
+        if content[CHECKSUMS][DESCRIPTION] != _digest(rest):
+            raise ModelError(f"{DESCRIPTION} is not as it was written: its checksum differs")
+    elif number > 1:
+        raise ModelError(f"{DESCRIPTION} has no checksums")
+    return {"kind": LabelTask.kind, **content}  # format 1 had no checksums and, at first, labels only
+
+
+def _tensors(files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
+    """The tensors of a file that is as it was written."""
+    checksums = json.loads(files[DESCRIPTION]).get(CHECKSUMS)
+    if checksums is not None and checksums[name] != _sha256(files[name]):
+        raise ModelError(f"{name} is not as it was written: its checksum differs")
+    return from_bytes(files[name])
+
+
+def _fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Gives a network without memory its tensors, which must be just those that it has."""
+    for name, wanted in network.state_dict().items():
+        if name in tensors and tensors[name].dtype != wanted.dtype:
+            raise ValueError(f"{name} has numbers of type {tensors[name].dtype}, not {wanted.dtype}")
+    network.load_state_dict(tensors, assign=True)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """The checksum of JSON, however it is laid out."""
+    return _sha256(json.dumps(content, sort_keys=True).encode())
 
 
 def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,23 +8,25 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from lossnet.build import build, check_names, default_loss
-from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences
+from lossnet.card import model_card
+from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.data import load as load_data
 from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 
-__all__ = ["Run", "find_device", "train", "write_json"]
+__all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     """
     loss = run.loss or default_loss(run.method)
     check_names(run.method, loss)
-    device = find_device(run.device)
+    find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
     if output is not None and output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
@@ -91,19 +93,82 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             features=settings.features or None,
             embeddings=run.embeddings,
         )
+    run = dataclasses.replace(run, loss=loss, settings=settings)
+    fitted = fit(run, data)
+    result = {
+        "dataset": data.name,
+        "split": data.split_name,
+        "method": run.method,
+        "loss": loss,
+        "seed": run.seed,
+        "settings": dataclasses.asdict(settings),
+        "metrics": fitted.metrics,
+        "measured": _mean_measured(fitted.history),
+        "seconds": fitted.seconds,
+        "steps": fitted.steps,
+        "epochs": len(fitted.history),
+        "device": find_device(run.device),
+        "versions": _versions(),
+        "commit": _commit(),
+        "source": _source(run),
+    }
+    if output is not None:
+        fitted.model.save(output / "model", model_card(result, fitted.model.task.kind, data.description))
+        lines = [json.dumps(entry) for entry in fitted.history]
+        (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_json(output / "result.json", result)
+        (output / "checkpoint.safetensors").unlink(missing_ok=True)
+    return result
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model, its metrics on valid and test, an entry for each epoch, and what it took."""
+
+    model: Model
+    metrics: dict[str, dict[str, float]]
+    history: list[dict[str, Any]]
+    steps: int
+    seconds: float
+
+
+def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None) -> Fitted:
+    """Trains on loaded data and tunes the threshold; reads and writes nothing but the checkpoint.
+
+    ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.
+    """
+    device = find_device(run.device)
     started = time.monotonic()
-    task = task_of(data)
+    model = new_model(run, data)
+    trainer = trainer_of(model, run, {"data": data.name, "split": data.split_name})
+    train = _placed(data.train, device)
+    if weights is not None:
+        train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
+    history = trainer.fit(train, _placed(data.valid, device), run.resume)
+    metrics = tune_and_measure(model, data, device)
+    seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
+    return Fitted(model, metrics, history, trainer.steps_taken, seconds)
+
+
+def new_model(run: Run, data: Loaded) -> Model:
+    """The model for a run on loaded data, with networks as they start."""
+    loss, settings, task = run.loss or default_loss(run.method), run.settings or Settings(), task_of(data)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         method = build(run.method, loss, settings, task)
+    return Model(method, (run.method, loss), settings, task, threshold=0.5)
+
+
+def trainer_of(model: Model, run: Run, identity: Mapping[str, Any] | None = None) -> Trainer:
+    """The trainer of a model by its own settings, and the run's seed, device and folder."""
+    settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
     rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
     rates["energy"] = settings.energy_lr
     rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
-    names = {"data": data.name, "split": data.split_name, "method": run.method, "loss": loss}
-    trainer = Trainer(
-        method,
+    return Trainer(
+        model.method,
         lr=rates,
         weight_decay=settings.weight_decay,
         batch_size=settings.batch_size,
@@ -113,39 +178,12 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         plateau_patience=settings.plateau_patience,
         plateau_factor=settings.plateau_factor,
         seed=run.seed,
-        device=device,
-        checkpoint=None if output is None else output / "checkpoint.safetensors",
-        identity={**names, **fixed},
-        views=task.crops(settings),
+        device=find_device(run.device),
+        checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",
+        identity={**(identity or {}), **names, **fixed},
+        views=model.task.crops(settings),
         progress=run.progress,
     )
-    history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
-    model = Model(method, (run.method, loss), settings, task, threshold=0.5)
-    metrics = tune_and_measure(model, data, device)
-    result = {
-        "dataset": data.name,
-        "split": data.split_name,
-        "method": run.method,
-        "loss": loss,
-        "seed": run.seed,
-        "settings": dataclasses.asdict(settings),
-        "metrics": metrics,
-        "measured": _mean_measured(history),
-        "seconds": round(max(time.monotonic() - started, trainer.seconds), 2),
-        "steps": trainer.steps_taken,
-        "epochs": len(history),
-        "device": device,
-        "versions": _versions(),
-        "commit": _commit(),
-        "source": _source(run),
-    }
-    if output is not None:
-        model.save(output / "model")
-        lines = [json.dumps(entry) for entry in history]
-        (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        write_json(output / "result.json", result)
-        (output / "checkpoint.safetensors").unlink(missing_ok=True)
-    return result
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = [
 
 #: what a recipe may say beside settings
 NAMES = ("method", "loss")
+#: Settings that cost time and memory of themselves: a stranger's model folder must not ask for any number.
+_AT_MOST = {"task_layers": 100, "energy_layers": 100, "inference_steps": 10_000, "inference_candidates": 1000}
 
 
 class RecipeError(ValueError):
@@ -170,9 +173,22 @@ class Settings:
         for name in not_negative:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        for name, most in _AT_MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most}, not {getattr(self, name)}")
         if self.implicit_every > self.energy_steps:
             steps = f"energy_steps={self.energy_steps}"
             raise ValueError(f"implicit_every must be at most {steps}, not {self.implicit_every}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from values that somebody wrote: unknown names and values of another type are refused.
+
+        >>> Settings.of({"epochs": "many"})
+        Traceback (most recent call last):
+        ValueError: epochs cannot be 'many'
+        """
+        return cls(**_checked(values))
 
 
 def recipe_folder() -> Path:
@@ -248,21 +264,31 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
-    types = {**get_type_hints(Settings), **dict.fromkeys(NAMES, str)}
-    for name, value in content.items():
+    try:
+        return _checked({name: value for name, value in content.items() if name not in NAMES}) | {
+            name: _of_type(name, content[name], str) for name in NAMES if name in content
+        }
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"settings must have names, not be a {type(values).__name__}")
+    types = get_type_hints(Settings)
+    for name in values:
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))
-            raise RecipeError(f"{path}: unknown setting {name!r}; known are {known}")
-        content[name] = _checked(path, name, value, types[name])
-    return content
+            raise ValueError(f"unknown setting {name!r}; known are {known}")
+    return {name: _of_type(name, value, types[name]) for name, value in values.items()}
 
 
-def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
+def _of_type(name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
-    raise RecipeError(f"{path}: {name} cannot be {value!r}")
+    raise ValueError(f"{name} cannot be {value!r}")

@@ -28,19 +28,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Batch", "Blocks", "Field", "Mask", "MultiLabel", "Prediction", "Smooth", "Space", "Tags"]
+__all__ = ["Batch", "Blocks", "Field", "Mask", "MultiLabel", "Prediction", "Smooth", "Space", "Tags", "mean"]
 
 
 class Batch(NamedTuple):
-    """A mini-batch: inputs ``x``, truth ``y`` ``(batch, *event)`` and the mask of real units."""
+    """A mini-batch: inputs ``x``, truth ``y`` ``(batch, *event)``, the mask of real units, and the weight of
+    each instance in losses, ``(batch,)``, where they differ."""
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         return Batch(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """The mean of instances' losses ``(batch,)``, each times its weight."""
+        return mean(losses, self.weight)
+
+
+def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean of ``weight · losses``, both ``(batch,)``.
+
+    Weights that average 1 over a data set make batches' means average to the weighted mean over the set.
+
+    >>> mean(torch.tensor([1.0, 4.0]), torch.tensor([0.5, 1.5]))
+    tensor(3.2500)
+    """
+    return (losses if weight is None else losses * weight).mean()
 
 
 class Space(ABC):

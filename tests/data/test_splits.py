@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lossnet.data import DataError, Split, stratified_split
+from lossnet.data import DataError, Split, hold_out, stratified_split
 
 
 def labels(rows: int, width: int, seed: int = 0) -> sparse.csr_array:
@@ -74,3 +74,26 @@ def test_written_splits_are_read_back(tmp_path):
     again = Split.read(tmp_path / "split.json", rows=50)
     for part in ("train", "valid", "test"):
         np.testing.assert_array_equal(getattr(again, part), getattr(split, part))
+
+
+def test_rows_held_out_keep_the_labels_shares():
+    y = labels(2000, 12)
+    train, valid = hold_out(y, 0.25, seed=3)
+    assert sorted([*train, *valid]) == list(range(2000))
+    assert len(valid) == pytest.approx(500, rel=0.05)
+    np.testing.assert_allclose(y[valid].sum(axis=0) / y.sum(axis=0), 0.25, atol=0.05)
+    assert (hold_out(y, 0.25, seed=3)[1] == valid).all()
+    assert not np.array_equal(hold_out(y, 0.25, seed=4)[1], valid)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.99])
+def test_neither_part_is_empty(fraction):
+    assert [len(part) for part in hold_out(np.zeros((2, 0)), fraction)] == [1, 1]
+
+
+def test_nothing_can_be_held_out_of_one_row():
+    with pytest.raises(DataError, match="n_samples=1"):
+        hold_out(np.ones((1, 2)), 0.5)
+    for fraction in (0, 1, -1, float("nan")):
+        with pytest.raises(ValueError, match="above 0 and below 1"):
+            hold_out(np.ones((5, 2)), fraction)

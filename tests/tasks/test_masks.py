@@ -132,10 +132,11 @@ def test_restoring_refuses_unknown_kinds():
         restore({"kind": "songs"}, {})
 
 
-def test_a_model_folder_with_another_kind_is_refused(archive, tmp_path):
+def test_a_model_folder_with_another_kind_is_refused(archive, tmp_path, seal):
     train(Run(str(archive), "cross-entropy", settings=QUICK, output=tmp_path, device="cpu", progress=False))
     file = tmp_path / "model" / "model.json"
     file.write_text(file.read_text().replace('"masks"', '"songs"'))
+    seal(file.parent)
     with pytest.raises(ModelError, match="songs"):
         load_model(tmp_path)
 

@@ -208,14 +208,15 @@ def test_the_task_survives_its_description(folder, vectors):
     found = restore({"kind": "tags", **json.loads(json.dumps(content))}, arrays)
     assert isinstance(found, TagTask)
     assert found.lexicon == task.lexicon
-    assert found.vectors.shape == task.vectors.shape
+    assert found.width == task.vectors.shape[1]
 
 
-def test_a_damaged_model_folder_is_refused(folder, tmp_path):
+def test_a_damaged_model_folder_is_refused(folder, tmp_path, seal):
     run(folder, "cross-entropy", output=tmp_path)
     file = tmp_path / "model" / "model.json"
     file.write_text(file.read_text().replace('"lexicon"', '"lexikon"'))
-    with pytest.raises(ModelError, match="damaged"):
+    seal(file.parent)
+    with pytest.raises(ModelError, match="'lexicon' is missing"):
         load_model(tmp_path)
 
 

@@ -576,3 +576,45 @@ def test_a_stages_rate_comes_before_its_networks(train, valid):
 def test_a_network_without_a_rate_is_an_error(train, valid):
     with pytest.raises(ValueError, match="lr has no rate for 'task_net', only for tasknet"):
         fit(made("cross-entropy", "none"), train, valid, lr={"tasknet": 0.1})
+
+
+# ---------------------------------------------------------------- data bit by bit
+
+
+def test_passes_go_on_where_the_last_stopped(train):
+    """Two passes are the plain loop with one optimizer, in the trainer's order."""
+    method = net()
+    trainer = Trainer(method, batch_size=16, lr=0.01, weight_decay=0.0, clip=1e9, progress=False)
+    plain = net()
+    optimizer = torch.optim.AdamW(plain.task_net.parameters(), lr=0.01, weight_decay=0.0, fused=True)
+    for _ in range(2):
+        losses = []
+        for rows in trainer._order(len(train)).split(16):
+            batch = train.batch(rows)
+            loss = next(plain.updates(batch)).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert trainer.pass_over(train) == {"task_net": pytest.approx(np.mean(losses))}
+    assert same_weights(method, plain)
+    assert trainer.steps_taken == 6
+
+
+def test_passes_leave_the_global_generator_alone_and_repeat(train):
+    found = []
+    for _ in range(2):
+        method = made("seal", "nce")
+        trainer = Trainer(method, progress=False)
+        torch.manual_seed(5)
+        trainer.pass_over(train)
+        trainer.pass_over(train)
+        found.append((torch.rand(3), method))
+    assert torch.equal(found[0][0], found[1][0])
+    assert same_weights(found[0][1], found[1][1])
+    assert not found[0][1].training
+
+
+def test_stages_cannot_be_passed_over(train):
+    with pytest.raises(ValueError, match=r"trains in stages \(local energy, energy\)"):
+        Trainer(made("spen", "margin"), progress=False).pass_over(train)

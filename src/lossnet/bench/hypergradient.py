@@ -154,7 +154,7 @@ class Problem:
 
     def __init__(self, data: MultiLabelData, sizes: Settings, device: str, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
-        x, y, _ = data.batch(np.arange(len(data)))
+        x, y, *_ = data.batch(np.arange(len(data)))
         method = build("seal", "nce", sizes, LabelTask.of_size(data.inputs, data.labels))
         self.space = MultiLabel(data.labels)
         self.task_loss, self.score = TaskLoss(), F1()

@@ -101,7 +101,7 @@ class _BareLoop:
 
     def __init__(self, data: MultiLabelData, settings: Settings) -> None:
         self.settings = settings
-        self.x, self.y, _ = data.batch(np.arange(len(data)))  # dense in memory, as a bare loop would
+        self.x, self.y, *_ = data.batch(np.arange(len(data)))  # dense in memory, as a bare loop would
         method = build("seal", "nce", settings, LabelTask.of_size(data.inputs, data.labels))
         self.task_net = method.get_submodule("task_net")
         self.encoder = method.get_submodule("energy.encoder")

@@ -7,7 +7,7 @@
 """
 
 from lossnet.data.crops import Crops
-from lossnet.data.dataset import MultiLabelData, ResidentData
+from lossnet.data.dataset import MultiLabelData, ResidentData, Weighted
 from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
@@ -29,8 +29,8 @@ from lossnet.data.registry import (
     names,
 )
 from lossnet.data.sentence_files import read_sentences
-from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary
-from lossnet.data.splits import Split, stratified_split
+from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary, encode_parts
+from lossnet.data.splits import Split, hold_out, stratified_split
 
 __all__ = [
     "Coverage",
@@ -52,12 +52,15 @@ __all__ = [
     "Split",
     "TagDescription",
     "Vocabulary",
+    "Weighted",
     "describe",
     "digits_completion",
     "digits_pairs",
     "digits_scenes",
+    "encode_parts",
     "entry",
     "find",
+    "hold_out",
     "load",
     "names",
     "read",

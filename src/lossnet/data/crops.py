@@ -151,7 +151,8 @@ class _RandomCrops:
         height, width = whole.x.shape[-2:]
         self.crops._check(height, width)
         pixels = self._pixels(len(whole.x), height, width, whole.x.device)
-        return Batch(*(None if part is None else self._gather(part, pixels) for part in whole))  # type: ignore[arg-type]
+        mask = None if whole.mask is None else self._gather(whole.mask, pixels)
+        return Batch(self._gather(whole.x, pixels), self._gather(whole.y, pixels), mask, whole.weight)
 
     def _pixels(self, count: int, height: int, width: int, device: torch.device) -> Tensor:
         """Where each crop's pixels lie in its flattened image, ``(count, pixels)``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 
-__all__ = ["MultiLabelData", "ResidentData", "row_numbers"]
+if TYPE_CHECKING:
+    from lossnet.training.evaluation import Dataset
+
+__all__ = ["MultiLabelData", "ResidentData", "Weighted", "row_numbers"]
 
 #: Dense tensors up to this size may live on a device for the whole run.
 RESIDENT_LIMIT_BYTES = 4 << 30
@@ -33,7 +36,7 @@ class MultiLabelData:
     >>> len(data), data.inputs, data.labels
     (2, 2, 3)
     >>> data.batch(np.array([1]))
-    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None)
+    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None, weight=None)
     """
 
     x: Any
@@ -155,6 +158,27 @@ class ResidentData:
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices``, gathered on the device."""
         return Batch(self.x.index_select(0, indices), self.y.index_select(0, indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Any data set with the weights ``(n,)`` of its instances in losses; they should average 1.
+
+    >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+    >>> Weighted(data, torch.tensor([0.5, 1.5])).batch(torch.tensor([1])).weight
+    tensor([1.5000])
+    """
+
+    data: Dataset
+    weights: Tensor
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """The rows ``indices`` with their weights."""
+        weights = self.weights.to(indices.device).index_select(0, indices)
+        return self.data.batch(indices)._replace(weight=weights)
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -42,7 +42,7 @@ class Distortion:
         if self.warp:
             grid = self._grid(x)
             x, y = _read(x, grid), (_read(y.unsqueeze(1), grid).squeeze(1) >= 0.5).to(y.dtype)
-        return Batch(self._tint(x) if self.colour else x, y)
+        return Batch(self._tint(x) if self.colour else x, y, weight=batch.weight)
 
     def _grid(self, x: Tensor) -> Tensor:
         """Where each pixel is read, ``(b, h, w, 2)``, in `grid_sample`'s coordinates."""

@@ -82,8 +82,10 @@ class Preprocessor:
         arrays = {name: np.asarray(values, dtype=np.float64) for name, values in state.items()}
         if "impute" not in arrays or ("mean" in arrays) != ("scale" in arrays):
             raise DataError(f"not the state of a preprocessor: it has {sorted(arrays)}")
-        if any(values.shape != arrays["impute"].shape for values in arrays.values()):
+        if any(values.shape != (arrays["impute"].size,) for values in arrays.values()):
             raise DataError("not the state of a preprocessor: its arrays differ in shape")
+        if not all(np.isfinite(values).all() for values in arrays.values()):
+            raise DataError("not the state of a preprocessor: it has a value that is not finite")
         return cls(arrays["impute"], arrays.get("mean"), arrays.get("scale"))
 
 

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Generic
@@ -28,9 +28,9 @@ from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
-from lossnet.data.schemes import convert, detect
+from lossnet.data.schemes import detect
 from lossnet.data.sentence_files import find_parts, read_sentences
-from lossnet.data.sentences import Lexicon, Sentences
+from lossnet.data.sentences import Lexicon, Sentences, encode_parts
 from lossnet.data.splits import Split, stratified_split
 
 __all__ = [
@@ -593,24 +593,24 @@ def _load_sentences(
 ) -> Loaded[Sentences]:
     found = raw.entry
     parts: Sequence[Sentences] = raw.parts
-    scheme = detect(_all_tags(parts)) if lexicon is None or lexicon.scheme else None
-    if scheme is not None:
-        parts = [_converted(part, scheme) for part in parts]
     tables: list[Embeddings] = []
     if lexicon is None:
         paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
         tables = [read_embeddings(path) for path in paths]
-        lexicon = Lexicon.fit(
-            parts[0],
-            tags=_tag_names(parts, scheme),
+        parts = encode_parts(
+            parts,
             features=_features(found, parts[0], features),
             words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
             clusters=_read_clusters(found, data_dir),
-            scheme=scheme,
         )
+        assert parts[0].lexicon is not None
+        lexicon = parts[0].lexicon
+    else:
+        scheme = detect(_all_tags(parts)) if lexicon.scheme else None
+        parts = [part.in_scheme(scheme).encoded(lexicon) for part in parts]
     tokens = [token for part in parts for sentence in part.tokens for token in sentence]
     vectors = [np.pad(table.matrix(lexicon.words.strings), ((2, 0), (0, 0))) for table in tables]
-    train, valid, test = (part.encoded(lexicon) for part in parts)
+    train, valid, test = parts
     return Loaded(
         found.name,
         found.description,
@@ -626,19 +626,6 @@ def _load_sentences(
 
 def _all_tags(parts: Iterable[Sentences]) -> list[tuple[str, ...]]:
     return [tags for part in parts for tags in part.tags or ()]
-
-
-def _converted(data: Sentences, scheme: str) -> Sentences:
-    return replace(data, tags=tuple(convert(tags, scheme, "BIOES") for tags in data.tags or ()))
-
-
-def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
-    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
-    used = sorted({tag for tags in _all_tags(parts) for tag in tags})
-    if scheme is None:
-        return used
-    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
-    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
 
 
 def _features(found: Entry, data: Sentences, wanted: str | None) -> tuple[str, ...]:

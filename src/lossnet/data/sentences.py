@@ -18,14 +18,18 @@ from torch import Tensor
 from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, row_numbers
 from lossnet.data.embeddings import find_spelling
 from lossnet.data.errors import DataError
+from lossnet.data.schemes import SCHEMES, convert, detect
+from lossnet.data.stored import stored_number, stored_strings
 from lossnet.spaces import Batch
 
-__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary"]
+__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary", "encode_parts"]
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
 
 CHARACTERS = "characters"
+#: Characters of a word that a stored lexicon may ask for: memory for a text grows with them.
+_LONGEST_WORD = 1000
 _BROWN = re.compile(r"brown(\d+)")
 _REPEAT = re.compile(r"(.)\1+")
 
@@ -180,15 +184,22 @@ class Lexicon:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Lexicon:
-        """The lexicon that `state` described."""
+        """The lexicon that `state` described; `DataError` if it did not."""
+        features, clusters, scheme = state["features"], state["clusters"], state["scheme"]
+        if not isinstance(features, dict) or not isinstance(clusters, dict):
+            raise DataError("features and clusters must be objects")
+        if not all(isinstance(bits, str) for bits in clusters.values()):
+            raise DataError("clusters must be strings of bits")
+        if scheme is not None and scheme not in SCHEMES:
+            raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
         return cls(
-            words=Vocabulary(tuple(state["words"])),
-            tags=tuple(state["tags"]),
-            features={name: Vocabulary(tuple(strings)) for name, strings in state["features"].items()},
-            characters=Vocabulary(tuple(state["characters"])),
-            word_length=int(state["word_length"]),
-            clusters=dict(state["clusters"]),
-            scheme=state["scheme"],
+            words=Vocabulary(stored_strings(state["words"], "words")),
+            tags=stored_strings(state["tags"], "tags", least=1),
+            features={n: Vocabulary(stored_strings(strings, n)) for n, strings in features.items()},
+            characters=Vocabulary(stored_strings(state["characters"], "characters")),
+            word_length=stored_number(state["word_length"], "word_length", 0, _LONGEST_WORD),
+            clusters=clusters,
+            scheme=scheme,
         )
 
     def _word(self, token: str) -> int:
@@ -259,6 +270,12 @@ class Sentences:
         """The same sentences with a lexicon, ready for batches."""
         return replace(self, lexicon=lexicon)
 
+    def in_scheme(self, scheme: str | None) -> Sentences:
+        """The same sentences with tags in BIOES rather than in ``scheme``; as they are if that is None."""
+        if scheme is None or self.tags is None:
+            return self
+        return replace(self, tags=tuple(convert(tags, scheme, "BIOES") for tags in self.tags))
+
     def take(self, indices: Any) -> Sentences:
         """The sentences ``indices``, in that order."""
         rows = row_numbers(indices, len(self)).tolist()
@@ -319,6 +336,33 @@ class Sentences:
             tags = np.pad(self.lexicon.tag_numbers(self.tags), (0, 1), constant_values=none)
         one_hot = torch.eye(none + 1)[:, :none].contiguous()
         return torch.from_numpy(rows), torch.from_numpy(tags.astype(np.int32)), one_hot
+
+
+def encode_parts(
+    parts: Sequence[Sentences],
+    features: Sequence[str],
+    words: Sequence[str] = (),
+    clusters: Mapping[str, str] | None = None,
+) -> list[Sentences]:
+    """Tagged sentences with one lexicon, fitted on the first part; tags that mark spans become BIOES.
+
+    >>> train, valid = (Sentences((("Ann", "Lee", "ran"),), (("I-PER", "I-PER", "O"),)) for _ in range(2))
+    >>> encode_parts([train, valid], features=("case",))[1].tags
+    (('B-PER', 'E-PER', 'O'),)
+    """
+    scheme = detect([tags for part in parts for tags in part.tags or ()])
+    parts = [part.in_scheme(scheme) for part in parts]
+    lexicon = Lexicon.fit(parts[0], _tag_names(parts, scheme), features, words, clusters, scheme)
+    return [part.encoded(lexicon) for part in parts]
+
+
+def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
+    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
+    used = sorted({tag for part in parts for tags in part.tags or () for tag in tags})
+    if scheme is None:
+        return used
+    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
+    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
 
 
 @dataclass(frozen=True, eq=False)

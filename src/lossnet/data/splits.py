@@ -16,7 +16,7 @@ from scipy import sparse
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import read_text
 
-__all__ = ["Split", "stratified_split"]
+__all__ = ["Split", "hold_out", "stratified_split"]
 
 _PARTS = ("train", "valid", "test")
 
@@ -99,12 +99,35 @@ def stratified_split(y: Any, fractions: Sequence[float] = (0.6, 0.2, 0.2), seed:
         raise ValueError(f"fractions must be three positive numbers that sum to 1, got {fractions}")
     if rows < 3:
         raise DataError(f"{rows} row(s) cannot be split into train, valid and test; add rows")
+    return Split(*_parts(y, shares, seed))
+
+
+def hold_out(y: Any, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two parts of the rows, the second about this ``fraction``, split as by `stratified_split`.
+
+    Rows without labels, such as images or sentences, are those of a ``y`` without columns.
+
+    >>> train, valid = hold_out(np.zeros((10, 0)), 0.2)
+    >>> len(train), len(valid)
+    (8, 2)
+    """
+    y = sparse.csr_array(y, dtype=np.uint8)
+    if not 0 < fraction < 1:
+        raise ValueError(f"the fraction to hold out must be above 0 and below 1, not {fraction}")
+    if y.shape[0] < 2:
+        raise DataError(f"n_samples={y.shape[0]} cannot be split into training and validation; add rows")
+    train, valid = _parts(y, np.array([1 - fraction, fraction]), seed)
+    return train, valid
+
+
+def _parts(y: Any, shares: NDArray[np.float64], seed: int) -> list[NDArray[np.int64]]:
+    """The rows of each part, none of them empty."""
     part_of = _deal(y, shares, np.random.default_rng(seed))
-    for part in np.flatnonzero(np.bincount(part_of, minlength=3) == 0):
+    for part in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
         # Too few rows for the fractions: no part may be empty, so the fullest gives one.
-        fullest = np.bincount(part_of, minlength=3).argmax()
+        fullest = np.bincount(part_of, minlength=len(shares)).argmax()
         part_of[np.flatnonzero(part_of == fullest)[-1]] = part
-    return Split(*(np.flatnonzero(part_of == part).astype(np.int64) for part in range(3)))
+    return [np.flatnonzero(part_of == part).astype(np.int64) for part in range(len(shares))]
 
 
 def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lossnet.losses.base import EnergyFunction
 from lossnet.losses.fixed import FixedLoss, cross_entropy
 from lossnet.scores import F1, Score
-from lossnet.spaces import Prediction
+from lossnet.spaces import Prediction, mean
 
 __all__ = ["TaskLoss"]
 
@@ -34,7 +34,14 @@ class TaskLoss:
     measure: Score = field(default_factory=F1)
     fixed: FixedLoss = cross_entropy
 
-    def __call__(self, prediction: Prediction, truth: Tensor, energy: EnergyFunction | None = None) -> Tensor:
+    def __call__(
+        self,
+        prediction: Prediction,
+        truth: Tensor,
+        energy: EnergyFunction | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The loss, ``()``; ``weight`` is that of each instance in the mean, ``(batch,)``."""
         total = torch.zeros(len(truth), device=truth.device, dtype=prediction.logits.dtype)
         if self.ce:
             total = total + self.ce * self.fixed(prediction, truth)
@@ -43,4 +50,4 @@ class TaskLoss:
         if self.score:
             cost = self.measure.cost(prediction.relaxed.unsqueeze(1), truth)
             total = total + self.score * cost.squeeze(1)
-        return total.mean()
+        return mean(total, weight)

@@ -43,7 +43,7 @@ class CRF(Method):
         """One step on the negative log-likelihood."""
         encoded = self.energy.encode(batch.x)
         energies = self.energy.evaluate(encoded, batch.y.unsqueeze(1)).squeeze(1)
-        yield Update("energy", (energies + self._chain.log_partition(*encoded)).mean())
+        yield Update("energy", batch.mean(energies + self._chain.log_partition(*encoded)))
 
     def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._chain.viterbi(*self.energy.encode(x))

@@ -34,4 +34,4 @@ class CrossEntropy(TaskNetMethod):
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         """One step on the task loss."""
-        yield Update("task_net", self.task_loss(self.prediction(batch), batch.y))
+        yield Update("task_net", self.task_loss(self.prediction(batch), batch.y, weight=batch.weight))

@@ -55,4 +55,4 @@ class DVN(EnergyMethod):
         candidates = torch.stack([predicted, attacked, batch.y], 1)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, candidates, prediction)
-        yield Update("energy", loss.mean())
+        yield Update("energy", batch.mean(loss))

@@ -16,7 +16,7 @@ from lossnet.methods.base import Update
 from lossnet.methods.seal import SEAL
 from lossnet.nets.recurrent import twice_differentiable
 from lossnet.scores import F1, Score
-from lossnet.spaces import Batch, Prediction, Space
+from lossnet.spaces import Batch, Prediction, Space, mean
 
 __all__ = ["Implicit", "Through"]
 
@@ -114,8 +114,8 @@ class Implicit(SEAL):
             self.solver.curvature.vector = self.steepest
         with twice_differentiable(self.task_net, self.energy):
             prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-            outer = self.primary_loss(energy, batch.y, prediction)
-            inner = self.task_loss(prediction, batch.y, energy)
+            outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+            inner = self.task_loss(prediction, batch.y, energy, batch.weight)
         found = implicit_gradient(
             outer,
             inner,
@@ -135,7 +135,9 @@ class Implicit(SEAL):
         present = {name: value for name, value in measured.items() if value is not None}
         return Update("energy", outer, found.gradients, present)
 
-    def primary_loss(self, energy: EnergyFunction, truth: Tensor, prediction: Prediction) -> Tensor:
+    def primary_loss(
+        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
+    ) -> Tensor:
         """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
         logits = prediction.logits.view_as(prediction.logits)
         if logits.requires_grad:
@@ -144,10 +146,11 @@ class Implicit(SEAL):
         live = Prediction(self.space, logits, prediction.mask)
         fixed = live.detach()
         if self.through == "cost":
-            loss = self.loss(energy, truth, self.loss.propose(fixed), fixed).mean()
-            cost = self.score.cost(live.relaxed.unsqueeze(1), truth).mean()
+            loss = mean(self.loss(energy, truth, self.loss.propose(fixed), fixed), weight)
+            cost = mean(self.score.cost(live.relaxed.unsqueeze(1), truth).squeeze(1), weight)
             return loss + (cost - cost.detach())
         candidates = self.loss.propose(live)
         if not candidates.requires_grad:
             candidates = candidates + (live.relaxed - fixed.relaxed).unsqueeze(1)
-        return self.loss(energy, truth, candidates, live if self.through == "everything" else fixed).mean()
+        known = live if self.through == "everything" else fixed
+        return mean(self.loss(energy, truth, candidates, known), weight)

@@ -147,9 +147,10 @@ class InfNetPlus(SEAL):
             margin, perceptron, truth = self.violations(
                 self.energy.at(batch.x), batch.y, test_time, augmented
             )
-            hinge = margin.clamp(min=0).mean()
-            measured = {"l0": hinge.detach(), "l1": (margin - truth).detach().mean()}
-            yield Update("energy", hinge + self.weight * perceptron.clamp(min=0).mean(), measured=measured)
+            hinge = batch.mean(margin.clamp(min=0))
+            measured = {"l0": hinge.detach(), "l1": batch.mean(margin - truth).detach()}
+            loss = hinge + self.weight * batch.mean(perceptron.clamp(min=0))
+            yield Update("energy", loss, measured=measured)
 
     def network_updates(self, batch: Batch) -> Iterator[Update]:
         """Steps of both networks at once against the energy as it is."""
@@ -163,8 +164,9 @@ class InfNetPlus(SEAL):
             if self.truncated:
                 margin, perceptron = margin.clamp(min=0), perceptron.clamp(min=0)
             game = self.task_loss.energy
-            loss = self.task_loss(test_time, batch.y) - game * self.weight * perceptron.mean()
-            cost_loss = self.task_loss(augmented, batch.y) - game * margin.mean()
+            loss = self.task_loss(test_time, batch.y, weight=batch.weight)
+            loss = loss - game * self.weight * batch.mean(perceptron)
+            cost_loss = self.task_loss(augmented, batch.y, weight=batch.weight) - game * batch.mean(margin)
             # One gradient for both: shared features learn from both losses.
             found = torch.autograd.grad(loss + cost_loss, parameters, materialize_grads=True)
             yield Update("task_net", loss.detach(), found[:own])

@@ -50,7 +50,7 @@ class NCEEnergy(EnergyMethod):
 
     def pretraining(self, batch: Batch) -> Iterator[Update]:
         """One step of cross-entropy on the noise network."""
-        yield Update("noise_net", self._noise(batch).cross_entropy(batch.y).mean())
+        yield Update("noise_net", batch.mean(self._noise(batch).cross_entropy(batch.y)))
 
     def predict_noise(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Relaxed outputs of the noise network."""
@@ -62,7 +62,7 @@ class NCEEnergy(EnergyMethod):
             noise = self._noise(batch)
         candidates = self.loss.propose(noise)
         loss = self.loss(self.energy.at(batch.x), batch.y, candidates, noise)
-        yield Update("energy", loss.mean())
+        yield Update("energy", batch.mean(loss))
 
     def _noise(self, batch: Batch) -> Prediction:
         return Prediction(self.space, self.noise_net(batch.x), batch.mask)

@@ -63,7 +63,7 @@ class SEAL(TaskNetMethod):
         for _ in range(self.energy_steps):
             candidates = self.loss.propose(prediction)
             loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
-            yield Update("energy", loss.mean())
+            yield Update("energy", batch.mean(loss))
 
     def task_updates(
         self,
@@ -77,4 +77,4 @@ class SEAL(TaskNetMethod):
         if judge is not None:
             energy = judge(energy, batch.y)
         for _ in range(self.task_steps):
-            yield Update("task_net", task_loss(self.prediction(batch), batch.y, energy))
+            yield Update("task_net", task_loss(self.prediction(batch), batch.y, energy, batch.weight))

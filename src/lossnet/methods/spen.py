@@ -48,7 +48,7 @@ class SPEN(EnergyMethod):
     def pretraining(self, batch: Batch) -> Iterator[Update]:
         """One step of cross-entropy on the local term."""
         prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
-        yield Update("energy", prediction.cross_entropy(batch.y).mean())
+        yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
 
     def predict_locally(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Relaxed outputs of the local term alone."""
@@ -63,4 +63,4 @@ class SPEN(EnergyMethod):
         found = self.inference(objective, self.space, start, batch.mask)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
-        yield Update("energy", loss.mean())
+        yield Update("energy", batch.mean(loss))

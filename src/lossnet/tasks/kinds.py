@@ -29,8 +29,8 @@ def task_of(data: Loaded) -> LabelTask | MaskTask | TagTask:
 
 
 def restore(content: Mapping[str, Any], arrays: Arrays) -> Task:
-    """The task of a model folder, from what `Task.state` gave; folders of before have only labels."""
-    kind = content.get("kind", LabelTask.kind)
+    """The task of a model folder, from what `Task.state` gave."""
+    kind = content["kind"]
     if kind not in KINDS:
         raise ValueError(f"unknown kind of output {kind!r}; this version knows {', '.join(KINDS)}")
     return KINDS[kind].from_state(content, arrays)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data import Loaded, MultiLabelData, Preprocessor
+from lossnet.data.stored import stored_strings
 from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP
@@ -94,10 +95,10 @@ class LabelTask(Task):
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> LabelTask:
         found = {name.removeprefix("preprocessor/"): array for name, array in arrays.items()}
         preprocessor = Preprocessor.from_state(found) if found else None
-        features = tuple(content["features"])
+        features = stored_strings(content["features"], "features", least=1)
         if preprocessor is not None and len(preprocessor.impute) != len(features):
             raise ValueError("preprocessing and features differ in number")
-        return cls(features, tuple(content["labels"]), preprocessor)
+        return cls(features, stored_strings(content["labels"], "labels", least=1), preprocessor)
 
 
 def decoded_metrics(probabilities: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:

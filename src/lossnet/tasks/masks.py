@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import Crops, Distortion, Loaded, MaskData
+from lossnet.data.stored import stored_number
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.nets import FCN, UNet
 from lossnet.nets.fcn import Normalise
@@ -24,6 +25,8 @@ from lossnet.training import Dataset
 __all__ = ["MaskTask"]
 
 Net = TypeVar("Net", bound=nn.Module)
+#: channels and pixels along a side of images that a stored model may have seen
+_LARGEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,11 @@ class MaskTask(Task):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> MaskTask:
         # Mean and deviation are buffers of the networks.
-        return cls(int(content["channels"]), (int(content["size"][0]), int(content["size"][1])))
+        height, width = content["size"]
+        return cls(
+            stored_number(content["channels"], "channels", 1, _LARGEST),
+            (stored_number(height, "height", 1, _LARGEST), stored_number(width, "width", 1, _LARGEST)),
+        )
 
     def _normalised(self, net: Net) -> Net:
         if self.mean is not None and self.std is not None:

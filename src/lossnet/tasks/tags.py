@@ -18,6 +18,7 @@ from lossnet.data import DataError, Lexicon, Loaded, Sentences
 from lossnet.data.readers.columns import read_columns
 from lossnet.data.readers.text import read_lines
 from lossnet.data.sentence_files import find_parts
+from lossnet.data.stored import stored_number
 from lossnet.decoding import Decoder
 from lossnet.energies import Chain, Sum, TagLM
 from lossnet.nets import BiLSTM, Tagger, WordVectors
@@ -38,7 +39,8 @@ _TOKEN = re.compile(r"https?://\S+|www\.\S+|[@#]\w+|\w+(?:[-'’.]\w+)*|(\S)\1*"
 class TagTask(Task):
     """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
 
-    Without them, vectors start at random and are trained.
+    Without them, vectors start at random and are trained.  A model has its vectors among its weights, and its
+    task knows no more of them than the ``width``.
 
     >>> sentences = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
     >>> task = TagTask(Lexicon.fit(sentences, tags=("O", "V"), features=("case",)))
@@ -51,6 +53,11 @@ class TagTask(Task):
 
     lexicon: Lexicon
     vectors: NDArray[np.float32] | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors is not None:
+            object.__setattr__(self, "width", int(self.vectors.shape[1]))
 
     @classmethod
     def of(cls, data: Loaded) -> TagTask:
@@ -127,22 +134,24 @@ class TagTask(Task):
         return self.space(Settings()).decode
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        width = None if self.vectors is None else int(self.vectors.shape[1])
-        return {"lexicon": self.lexicon.state(), "vector_width": width}, {}
+        return {"lexicon": self.lexicon.state(), "vector_width": self.width}, {}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> TagTask:
-        lexicon, width = Lexicon.from_state(content["lexicon"]), content["vector_width"]
-        # The vectors themselves are among the networks' weights.
-        return cls(lexicon, None if width is None else np.zeros((len(lexicon.words), int(width)), np.float32))
+        width = content["vector_width"]
+        if width is not None:
+            width = stored_number(width, "vector_width", 1, 1 << 16)
+        return cls(Lexicon.from_state(content["lexicon"]), width=width)
 
     def _words(self, settings: Settings) -> WordVectors:
         lexicon = self.lexicon
-        given = self.vectors is not None
-        vectors = torch.from_numpy(self.vectors) if given else torch.randn(len(lexicon.words), _WIDTH) / 10
+        if self.vectors is not None:
+            vectors = torch.from_numpy(self.vectors)
+        else:
+            vectors = torch.randn(len(lexicon.words), self.width or _WIDTH) / 10
         return WordVectors(
             vectors,
-            tuned=settings.tune_embeddings or not given,
+            tuned=settings.tune_embeddings or self.width is None,
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
         )

@@ -182,6 +182,31 @@ class Trainer:
         self.method.eval()
         return self._position.history
 
+    def pass_over(self, data: Dataset) -> dict[str, float]:
+        """One more pass over some instances, optimizers as the last pass left them; each network's mean loss.
+
+        For data that come bit by bit: nothing is validated, and the last step's weights stay.  A method of
+        several stages trains each to its end, for which it needs all data at once: it is refused.
+        """
+        stage, *later = self.method.stages()
+        if later:
+            names = ", ".join(part.name for part in (stage, *later))
+            raise ValueError(f"it trains in stages ({names}), each on all data: data bit by bit will not do")
+        if self.views is not None:
+            data = self.views.training(data)
+        if not self._optimizers:
+            self._prepare(stage, None)
+        position = self._position
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), self._interruptible(), silent() as show:
+            torch.manual_seed(self._epoch_seed())
+            self._run_epoch(stage, data, show)
+        self.method.eval()
+        losses = {name: average["loss"] for name, average in _averages(position.totals).items()}
+        position.epoch += 1
+        position.step, position.totals, position.seconds = 0, {}, 0.0
+        return losses
+
     # ------------------------------------------------------------------ one stage
 
     def _prepare(self, stage: Stage, saved: Checkpoint | None) -> None:
@@ -300,9 +325,11 @@ class Trainer:
 
     def _order(self, instances: int) -> Tensor:
         """The data order: a function of seed, stage and epoch alone, so resuming needs no loader state."""
+        return torch.randperm(instances, generator=torch.Generator().manual_seed(self._epoch_seed()))
+
+    def _epoch_seed(self) -> int:
         numbers = [self.seed, self._position.stage, self._position.epoch]
-        seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
-        return torch.randperm(instances, generator=torch.Generator().manual_seed(seed))
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
     def _account(self, stage: Stage, pending: list[Readings]) -> None:
         """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""

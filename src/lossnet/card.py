@@ -1,0 +1,87 @@
+"""The card of a model: what it is, what it learned from, how good it is, for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lossnet.data import entry, names
+
+__all__ = ["model_card"]
+
+#: what Markdown would take for something else
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_KINDS = {
+    "labels": "Sets of labels from feature vectors.",
+    "masks": "Foreground pixels of images.",
+    "tags": "A tag for every token of sentences.",
+}
+
+
+def model_card(result: Mapping[str, Any], kind: str, description: str) -> str:
+    """Markdown about a run with this ``result.json``, outputs of this kind, and this description of its data.
+
+    >>> result = {"dataset": "mine.csv", "split": "stratified", "method": "seal", "loss": "nce", "seed": 0}
+    >>> result |= {"metrics": {"valid": {"f1": 0.5}}, "settings": {"clip": 3}, "versions": {"torch": "2.13"}}
+    >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "epochs": 3, "device": "cpu"}
+    >>> print(model_card(result, "labels", "the file mine.csv").splitlines()[5])
+    # seal (nce) on mine.csv
+    """
+    metrics = result["metrics"]
+    figures = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in metrics["valid"]]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    trained = (
+        f"{result['epochs']} epochs, {result['steps']} steps, {result['seconds']} s on {result['device']}"
+    )
+    lines = [
+        "---",
+        "library_name: lossnet",
+        f"tags: [{kind}, {result['method']}]",
+        "---",
+        "",
+        f"# {result['method']} ({result['loss']}) on {_plain(result['dataset'])}",
+        "",
+        f"{_KINDS[kind]} Weights and JSON without any code, to be read by Lossnet:",
+        "",
+        "```python",
+        "import lossnet",
+        "",
+        'model = lossnet.load("this folder")',
+        "```",
+        "",
+        "## Data",
+        "",
+        f"{_plain(description)}, split: {_plain(result['split'])}.",
+        f"Terms of use: {_terms(result)}.",
+        "",
+        "## Figures",
+        "",
+        "Fractions of 1, on this split; the epoch and the threshold were chosen on valid.",
+        "",
+        *_table(["", *metrics], figures),
+        "",
+        "## Training",
+        "",
+        f"Method {result['method']}, loss {result['loss']}, seed {result['seed']}: {trained}; {versions}.",
+        "",
+        *_table(["setting", "value"], [[name, str(value)] for name, value in result["settings"].items()]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _terms(result: Mapping[str, Any]) -> str:
+    name = result["source"]["data"]
+    known = entry(name) if name in names() else None
+    if known is None or not known.terms:
+        return "not known; ask whoever made the data"
+    return _plain(known.terms) + (f" ({known.home})" if known.home else "")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    marked = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in marked]
+
+
+def _plain(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))

@@ -1,0 +1,35 @@
+"""What is read back from JSON, checked before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lossnet.data.errors import DataError
+
+__all__ = ["stored_number", "stored_strings"]
+
+
+def stored_strings(value: Any, what: str, least: int = 0) -> tuple[str, ...]:
+    """A list of different strings, so many at least.
+
+    >>> stored_strings(["red", "blue"], "labels")
+    ('red', 'blue')
+    """
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise DataError(f"{what} must be a list of strings")
+    if len(value) < least:
+        raise DataError(f"{what} must be at least {least}, not {len(value)}")
+    if len(set(value)) != len(value):
+        raise DataError(f"{what} has a string twice")
+    return tuple(value)
+
+
+def stored_number(value: Any, what: str, least: int, most: int) -> int:
+    """A whole number in a range.
+
+    >>> stored_number(3, "channels", 1, 1000)
+    3
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise DataError(f"{what} must be a whole number from {least} to {most}, not {str(value)[:40]}")
+    return value

@@ -1,0 +1,390 @@
+import copy
+import json
+import pickle
+import pickletools
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import lossnet
+from lossnet import MultiLabelClassifier
+from lossnet.model import ModelError
+from lossnet.settings import Settings
+
+SMALL = {"task_hidden": 16, "energy_hidden": 8, "global_hidden": 4, "samples": 4}
+
+
+def quick(**changes):
+    usual = {"epochs": 4, "learning_rate": 0.02, "settings": SMALL, "random_state": 0, "device": "cpu"}
+    return MultiLabelClassifier(**{**usual, **changes})
+
+
+@pytest.fixture(scope="module")
+def problem():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(120, 5))
+    y = (x @ random.normal(size=(5, 3)) > 0).astype(int)
+    return x, y
+
+
+@pytest.fixture(scope="module")
+def fitted(problem):
+    return quick().fit(*problem)
+
+
+def frames(x, y):
+    index = [f"row {i}" for i in range(len(x))]
+    inputs = pd.DataFrame(x, index, columns=["length", "width", "height", "age", "weight"])
+    return inputs, pd.DataFrame(y.astype(bool), index, columns=["red", "round", "ripe"])
+
+
+# ---------------------------------------------------------------- label sets
+
+
+def test_it_learns_and_says_how_well(problem):
+    x, y = problem
+    classifier = quick(epochs=20).fit(x[:90], y[:90])
+    assert classifier.score(x[90:], y[90:]) > 0.8
+    chosen = classifier.predict(x[90:])
+    probabilities = classifier.predict_proba(x[90:])
+    np.testing.assert_array_equal(chosen, probabilities.astype(np.float32) >= classifier.model_.threshold)
+    overlap, total = (chosen & y[90:]).sum(1), chosen.sum(1) + y[90:].sum(1)
+    f1 = 2 * overlap / np.maximum(total, 1)
+    labelled = y[90:].any(1)
+    assert classifier.score(x[90:], y[90:]) == pytest.approx(f1[labelled].mean())
+    weights = np.arange(30.0)
+    expected = np.average(f1[labelled], weights=weights[labelled])
+    assert classifier.score(x[90:], y[90:], weights) == pytest.approx(expected)
+    assert classifier.classes_.tolist() == [0, 1, 2]
+    assert classifier.n_features_in_ == 5
+    assert classifier.n_iter_ == len(classifier.history_) == 20
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array])
+def test_sparse_is_dense(problem, fitted, kind):
+    x, y = problem
+    x = np.where(np.abs(x) < 0.5, 0, x)
+    dense, thin = quick().fit(x, y), quick().fit(kind(x), kind(y))
+    np.testing.assert_array_equal(thin.predict_proba(kind(x)), dense.predict_proba(x))
+    np.testing.assert_array_equal(thin.predict(x), dense.predict(kind(x)))
+
+
+def test_names_go_in_and_out(problem, fitted):
+    x, y = frames(*problem)
+    classifier = quick().fit(x, y)
+    assert classifier.feature_names_in_.tolist() == list(x.columns)
+    assert classifier.classes_.tolist() == ["red", "round", "ripe"]
+    assert classifier.model_.label_names == ("red", "round", "ripe")
+    assert classifier.model_.feature_names == tuple(x.columns)
+    chosen, probabilities = classifier.predict(x[:7]), classifier.predict_proba(x[:7])
+    for table in (chosen, probabilities):
+        assert list(table.columns) == ["red", "round", "ripe"]
+        assert list(table.index) == list(x.index[:7])
+    np.testing.assert_array_equal(probabilities, fitted.predict_proba(problem[0][:7]))
+    assert classifier.score(x, y) == fitted.score(*problem)
+    with pytest.raises(ValueError, match="feature names should match"):
+        classifier.predict(x[x.columns[::-1]])
+    again = pickle.loads(pickle.dumps(classifier))
+    pd.testing.assert_frame_equal(again.predict(x), classifier.predict(x))
+    assert isinstance(cross_val_score(quick(), x, y, cv=2), np.ndarray)
+
+
+def test_one_column_of_labels_is_a_set_of_at_most_one(problem):
+    x, y = problem
+    classifier = quick().fit(x, y[:, :1])
+    assert classifier.multilabel_
+    assert classifier.predict(x).shape == (120, 1)
+
+
+def test_missing_values_become_means(problem, fitted):
+    x, y = problem
+    holes = x.copy()
+    holes[::9, 1] = np.nan
+    classifier = quick(validation_fraction=0).fit(holes, y)
+    filled = np.where(np.isnan(holes), np.nanmean(holes, axis=0), holes)
+    np.testing.assert_allclose(classifier.predict_proba(holes), classifier.predict_proba(filled), atol=1e-6)
+
+
+def test_rows_without_labels_are_no_trouble():
+    x, y = np.random.default_rng(0).normal(size=(30, 2)), np.zeros((30, 2), int)
+    y[:2] = 1
+    assert quick(epochs=1).fit(x, y).predict(x).shape == (30, 2)
+    with pytest.raises(ValueError, match="no instance has a true label"):
+        quick(epochs=1).fit(x, 0 * y)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full((120, 3), 2), "neither 0 nor 1"),
+        (np.arange(360).reshape(120, 3) % 3, "more than 0 and 1"),
+        (np.random.default_rng(0).random((120, 3)), "continuous"),
+        (np.ones((120, 3)) * np.nan, "NaN"),
+        (np.ones((7, 3)), "inconsistent numbers"),
+    ],
+)
+def test_other_labels_are_refused(problem, y, message):
+    with pytest.raises(ValueError, match=message):
+        quick().fit(problem[0], y)
+
+
+def test_scoring_other_labels_is_refused(problem, fitted):
+    x, y = problem
+    with pytest.raises(ValueError, match="needs 3 columns"):
+        fitted.score(x, y[:, :2])
+    x, y = frames(x, y)
+    named = quick(epochs=1).fit(x, y)
+    with pytest.raises(ValueError, match=r"must be \['red', 'round', 'ripe'\]"):
+        named.score(x, y[y.columns[::-1]])
+    with pytest.raises(NotFittedError):
+        quick().score(x, y)
+
+
+# ---------------------------------------------------------------- classes
+
+
+@pytest.mark.parametrize("names", [np.array(["no", "yes"]), np.array([3, 7]), np.array(["a", "b", "c"])])
+def test_classes_come_back_as_they_were_given(problem, names):
+    x, _ = problem
+    y = names[np.clip(x[:, 0] + 1, 0, len(names) - 1).astype(int)]
+    classifier = quick(epochs=15).fit(x, y)
+    assert not classifier.multilabel_
+    assert classifier.classes_.tolist() == names.tolist()
+    assert classifier.predict(x).dtype == names.dtype
+    assert classifier.score(x, y) == accuracy_score(y, classifier.predict(x)) > 0.7
+    np.testing.assert_allclose(classifier.predict_proba(x).sum(1), 1)
+    with pytest.raises(ValueError, match="none of"):
+        classifier.partial_fit(x, np.full(120, names[0] * 2))
+
+
+# ---------------------------------------------------------------- weights
+
+
+def test_weights_equal_repeated_rows_where_the_loss_sees_all_of_them(problem):
+    x, y = problem
+    times = np.random.default_rng(1).integers(0, 4, size=120)
+    full = {"batch_size": 1000, "validation_fraction": 0, "method": "cross-entropy", "epochs": 10}
+    full["settings"] = {**SMALL, "task_dropout": 0.0, "patience": 100}
+    rows = np.repeat(np.arange(120), times)
+    given = {"X_val": x, "y_val": y}  # the same rows choose the epoch, then
+    repeated = quick(**full).fit(x[rows], y[rows], **given)
+    weighted = quick(**full).fit(x, y, 5.0 * times, **given)
+    np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-5)
+    plain = quick(**full).fit(x, y, **given)
+    assert np.abs(plain.predict_proba(x) - repeated.predict_proba(x)).max() > 1e-3
+    for same in (np.ones(120), np.full(120, 3.0)):
+        np.testing.assert_array_equal(
+            quick(**full).fit(x, y, same, **given).predict_proba(x), plain.predict_proba(x)
+        )
+
+
+def test_weights_that_make_no_sense_are_refused(problem):
+    for weights, message in (
+        (np.zeros(120), "non-zero|cannot be split"),
+        (-np.ones(120), "[Nn]egative"),
+        (np.ones(7), "shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quick().fit(*problem, weights)
+
+
+# ---------------------------------------------------------------- validation, parameters, randomness
+
+
+def test_validation_rows_may_be_given(problem):
+    x, y = problem
+    classifier = quick().fit(x[:60], y[:60], X_val=x[60:], y_val=y[60:])
+    entry = classifier.history_[-1]["valid"]
+    assert set(entry) >= {"f1", "micro_f1"}
+    # Those rows choose the epoch and the threshold, and are not trained on: other rows give another model.
+    other = quick().fit(x[:60], y[:60], X_val=x[60:90], y_val=y[60:90])
+    assert other.history_[0]["losses"] == classifier.history_[0]["losses"]
+    assert other.history_[0]["f1"] != classifier.history_[0]["f1"]
+
+
+def test_all_rows_train_where_none_are_held_out(problem):
+    x, y = problem
+    alone = quick(validation_fraction=0).fit(x, y)
+    given = quick(validation_fraction=0.3).fit(x, y, X_val=x, y_val=y)
+    np.testing.assert_array_equal(alone.predict_proba(x), given.predict_proba(x))
+
+
+def test_random_states_decide_everything(problem):
+    x, y = problem
+    found = [quick(random_state=seed).fit(x, y).predict_proba(x) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).any()
+    state = np.random.RandomState(0)
+    first, second = (quick(random_state=state, epochs=1).fit(x, y).predict_proba(x) for _ in range(2))
+    assert (first != second).any()
+
+
+def test_parameters_become_settings(problem):
+    classifier = quick(epochs=np.int64(2), batch_size=16, settings={**SMALL, "energy_lr": 0.5, "epochs": 1})
+    settings = classifier.fit(*problem).model_.settings
+    expected = {**SMALL, "epochs": 1, "batch_size": 16, "task_lr": 0.02, "energy_lr": 0.5}
+    assert settings == Settings(**expected)
+    assert classifier.model_.names == ("seal", "nce")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"method": "magic"}, "no method 'magic'"),
+        ({"loss": "dice"}, "seal has no loss 'dice'"),
+        ({"method": "crf"}, "not for labels"),
+        ({"settings": {"speed": 3}}, "unknown setting 'speed'"),
+        ({"epochs": "many"}, "epochs cannot be 'many'"),
+        ({"epochs": 0}, "epochs must be above 0"),
+        ({"validation_fraction": 1.5}, "above 0 and below 1"),
+        ({"device": "abacus"}, "abacus"),
+    ],
+    ids=str,
+)
+def test_parameters_that_make_no_sense_are_refused(problem, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        quick(**parameters).fit(*problem)
+
+
+def test_unfitted_estimators_say_so(problem):
+    with pytest.raises(NotFittedError):
+        quick().predict(problem[0])
+
+
+# ---------------------------------------------------------------- bit by bit
+
+
+@pytest.mark.parametrize("method", ["cross-entropy", "seal", "implicit", "dvn", "infnet-plus"])
+def test_data_may_come_bit_by_bit(problem, method):
+    x, y = problem
+    settings = {**SMALL, "inference_steps": 3}
+    classifier = quick(method=method, settings=settings)
+    for _ in range(2):
+        for rows in np.split(np.arange(120), 3):
+            assert classifier.partial_fit(x[rows], y[rows]) is classifier
+    assert classifier.n_iter_ == len(classifier.history_) == 6
+    assert classifier.model_.threshold == 0.5
+    assert classifier.predict(x).shape == y.shape
+
+
+def test_bit_by_bit_learns_and_goes_on_after_pickling(problem):
+    x, y = problem
+    classifier = quick()
+    for _ in range(15):
+        classifier.partial_fit(x, y)
+    before = classifier.score(x, y)
+    assert before > 0.8
+    again = pickle.loads(pickle.dumps(classifier))
+    energy = classifier.model_.method.energy.state_dict()
+    for name, value in again.model_.method.energy.state_dict().items():
+        np.testing.assert_array_equal(value, energy[name])
+    assert again.partial_fit(x, y).score(x, y) > 0.8
+
+
+def test_missing_values_become_means_of_the_first_rows(problem):
+    x, y = problem
+    holes = x.copy()
+    holes[::9, 1] = np.nan
+    classifier = quick().partial_fit(holes[:60], y[:60]).partial_fit(holes[60:], y[60:])
+    filled = np.where(np.isnan(holes), np.nanmean(holes[:60], axis=0), holes)
+    np.testing.assert_allclose(classifier.predict_proba(holes), classifier.predict_proba(filled), atol=1e-6)
+
+
+def test_methods_of_several_stages_need_all_data_at_once(problem):
+    for method in ("spen", "nce-energy", "infnet", "seal-static"):
+        with pytest.raises(ValueError, match="trains in stages"):
+            quick(method=method).partial_fit(*problem)
+
+
+def test_classes_must_be_known_at_first(problem):
+    x, y = problem
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        quick().partial_fit(x, y[:, 0])
+    classifier = quick().partial_fit(x[:9], np.ones(9), classes=[0, 1, 2])
+    assert classifier.partial_fit(x, y[:, 0]).predict_proba(x).shape == (120, 3)
+
+
+# ---------------------------------------------------------------- what scikit-learn does with estimators
+
+
+def test_clones_are_unfitted_copies(fitted):
+    copied = clone(fitted)
+    assert repr(copied.get_params()) == repr(fitted.get_params())
+    assert not hasattr(copied, "model_")
+
+
+def test_a_grid_search_over_a_pipeline(problem):
+    x, y = problem
+    pipeline = make_pipeline(StandardScaler(), quick(epochs=3))
+    grid = {
+        "multilabelclassifier__learning_rate": [1e-6, 0.05],
+        "multilabelclassifier__method": ["cross-entropy", "seal"],
+    }
+    search = GridSearchCV(pipeline, grid, cv=2).fit(x, y)
+    assert search.best_params_["multilabelclassifier__learning_rate"] == 0.05
+    assert search.score(x, y) > 0.7
+    assert not np.isnan(search.cv_results_["mean_test_score"]).any()
+
+
+def test_cross_validation(problem):
+    x, y = problem
+    scores = cross_val_score(quick(), x, y, cv=3)
+    assert scores.shape == (3,)
+    assert (scores > 0.5).all()
+    assert cross_val_score(quick(), x, y, cv=2, scoring="f1_micro").shape == (2,)
+    assert cross_val_predict(quick(), x, y, cv=2, method="predict_proba").shape == (120, 3)
+
+
+# ---------------------------------------------------------------- pickling
+
+
+@pytest.mark.parametrize("method", ["seal", "cross-entropy", "dvn", "nce-energy", "seal-static"])
+def test_pickles_predict_the_same(problem, method):
+    x, y = problem
+    classifier = quick(method=method, epochs=1, settings={**SMALL, "inference_steps": 3}).fit(x, y)
+    for again in (pickle.loads(pickle.dumps(classifier)), copy.deepcopy(classifier)):
+        np.testing.assert_array_equal(again.predict_proba(x), classifier.predict_proba(x))
+        assert again.get_params() == classifier.get_params()
+        assert again.history_ == classifier.history_
+        assert pickle.dumps(again) == pickle.dumps(classifier)
+
+
+def test_pickles_hold_safetensors_and_json_but_nothing_of_torch(fitted):
+    content = pickle.dumps(fitted)
+    names = [argument for _, argument, _ in pickletools.genops(content) if isinstance(argument, str)]
+    assert "lossnet.estimators.labels" in names
+    assert not [name for name in names if name.startswith("torch")]
+    files = fitted.__getstate__()["model_"]
+    assert sorted(files) == ["energy.safetensors", "model.json", "model.safetensors"]
+    assert json.loads(files["model.json"])["format"] == 2
+
+
+def test_a_damaged_pickle_is_refused(fitted):
+    state = fitted.__getstate__()
+    files = {**state["model_"], "model.safetensors": b"\x00" * 100}
+    with pytest.raises(ModelError, match="not as it was written"):
+        quick().__setstate__({**state, "model_": files})
+
+
+def test_the_model_can_be_kept_as_a_folder(fitted, problem, tmp_path):
+    fitted.model_.save(tmp_path / "model")
+    model = lossnet.load(tmp_path)
+    np.testing.assert_array_equal(model.predict(problem[0]), fitted.predict(problem[0]))
+    assert model.label_names == ("0", "1", "2")
+
+
+def test_estimators_are_imported_when_asked_for():
+    code = "import sys, lossnet; assert 'lossnet.estimators' not in sys.modules; lossnet.SequenceTagger"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
+        lossnet.Oracle  # noqa: B018

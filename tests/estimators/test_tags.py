@@ -1,0 +1,111 @@
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from lossnet import SequenceTagger
+from lossnet.data.errors import DataError
+from lossnet.spans import span_scores
+
+SMALL = {"task_hidden": 12, "energy_hidden": 8, "samples": 2}
+SENTENCES = [
+    ["Ann", "Lee", "saw", "Rome"],
+    ["Bo", "left", "Oslo", "."],
+    ["Eve", "likes", "Paris"],
+    ["Ann", "left", "Rome", "."],
+    ["Bo", "Lee", "likes", "Oslo"],
+    ["Eve", "saw", "Paris", "."],
+] * 2
+KINDS = {"Ann": "PER", "Lee": "PER", "Bo": "PER", "Eve": "PER", "Rome": "LOC", "Oslo": "LOC", "Paris": "LOC"}
+
+
+def spans(sentence):
+    """Tags in IOB2."""
+    found, before = [], None
+    for token in sentence:
+        kind = KINDS.get(token)
+        found.append("O" if kind is None else f"{'I' if kind == before else 'B'}-{kind}")
+        before = kind
+    return found
+
+
+PARTS = [[{"PER": "N", "LOC": "N", None: "V"}[KINDS.get(token)] for token in s] for s in SENTENCES]
+SPANS = [spans(sentence) for sentence in SENTENCES]
+
+
+def quick(**changes):
+    usual = {"method": "cross-entropy", "epochs": 12, "learning_rate": 0.03, "validation_fraction": 0.2}
+    return SequenceTagger(**{**usual, "settings": SMALL, "random_state": 0, "device": "cpu", **changes})
+
+
+@pytest.mark.parametrize("method", ["cross-entropy", "crf", "seal"])
+def test_spans_come_back_in_their_own_scheme(method):
+    tagger = quick(method=method).fit(SENTENCES, SPANS)
+    predicted = tagger.predict(SENTENCES)
+    assert [len(tags) for tags in predicted] == [len(tags) for tags in SENTENCES]
+    assert {tag for tags in predicted for tag in tags} <= {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
+    assert tagger.score(SENTENCES, SPANS) == span_scores(predicted, SPANS)["span_f1"] > 0.6
+    assert "E-PER" in tagger.classes_
+    probabilities = tagger.predict_proba(SENTENCES)
+    assert [found.shape for found in probabilities] == [(len(s), len(tagger.classes_)) for s in SENTENCES]
+    np.testing.assert_allclose(np.concatenate(probabilities).sum(1), 1, rtol=1e-5)
+    again = pickle.loads(pickle.dumps(tagger))
+    assert again.predict(SENTENCES) == predicted
+    assert again.predict(["Ann saw Rome."]) == tagger.predict([["Ann", "saw", "Rome", "."]])
+
+
+def test_tags_without_spans_are_scored_one_by_one():
+    tagger = quick().fit(SENTENCES, PARTS)
+    predicted = tagger.predict(SENTENCES)
+    assert tagger.classes_.tolist() == ["N", "V"]
+    right = [
+        a == b for mine, true in zip(predicted, PARTS, strict=True) for a, b in zip(mine, true, strict=True)
+    ]
+    assert tagger.score(SENTENCES, PARTS) == np.mean(right)
+    assert np.mean(right) > 0.8
+
+
+def test_cross_validation_and_a_grid():
+    scores = cross_val_score(quick(epochs=2), SENTENCES, PARTS, cv=2)
+    assert scores.shape == (2,)
+    assert not np.isnan(scores).any()
+    search = GridSearchCV(quick(epochs=3), {"learning_rate": [1e-6, 0.05]}, cv=2).fit(SENTENCES, PARTS)
+    assert search.best_params_ == {"learning_rate": 0.05}
+    assert not hasattr(clone(search.best_estimator_), "model_")
+
+
+def test_weights_and_validation_sentences():
+    given = {"X_val": SENTENCES[:2], "y_val": PARTS[:2]}
+    plain = quick(epochs=2).fit(SENTENCES, PARTS, **given)
+    weighted = quick(epochs=2).fit(SENTENCES, PARTS, np.arange(12.0), **given)
+    a, b = (np.concatenate(tagger.predict_proba(SENTENCES)) for tagger in (plain, weighted))
+    assert (a != b).any()
+
+
+def test_features_are_a_choice():
+    tagger = quick(epochs=1, settings={**SMALL, "features": "shape"}).fit(SENTENCES, PARTS)
+    assert list(tagger.model_.task.lexicon.features) == ["shape"]
+    with pytest.raises(ValueError, match="no feature 'colour'"):
+        quick(settings={"features": "colour"}).fit(SENTENCES, PARTS)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (["Ann saw Rome"], [["N", "V", "N"]], "give its tokens"),
+        ([["Ann", "saw"]], [["N"]], "give one of 'tags' per token"),
+        ([["Ann"], []], [["N"], []], "has no tokens"),
+    ],
+)
+def test_what_is_no_sentence_is_refused(X, y, message):
+    with pytest.raises(DataError, match=message):
+        quick().fit(X, y)
+
+
+def test_there_is_no_fitting_bit_by_bit():
+    assert not hasattr(quick(), "partial_fit")
+    with pytest.raises(NotFittedError):
+        quick().predict(SENTENCES)
