@@ -19,7 +19,7 @@ from lossnet.nets import BiLSTM, WordVectors
 from lossnet.spans import span_scores
 
 TAGS, WIDTH, WORDS = 3, 5, 9
-LENGTHS = (4, 1, 3)
+LENGTHS = (4, 1, 5)
 
 
 def chain():
@@ -47,7 +47,7 @@ def make(terms):
     return Sum(encoder, *terms()).double().eval()
 
 
-def sentences(length=4):
+def sentences(length=5):
     """Inputs, relaxed tags and mask; with a longer ``length``, the same sentences further padded."""
     generator = torch.Generator().manual_seed(1)
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)).double()
@@ -94,9 +94,26 @@ def test_padding_changes_nothing(terms):
     expected = cross_hessian(energy, *sentences())
     x, y, mask = sentences(length=7)
     torch.testing.assert_close(cross_hessian(energy, x, y, mask), expected)
-    torch.testing.assert_close(cross_hessian(energy, x[:, :4], y, mask[:, :4]), expected)
+    torch.testing.assert_close(cross_hessian(energy, x[:, :5], y, mask[:, :5]), expected)
     y[1, 1:] = 5.0
     torch.testing.assert_close(cross_hessian(energy, x, y, mask), expected)
+
+
+def test_a_few_tokens_stand_for_all():
+    energy = make(TERMS["both"])
+    x, y, mask = sentences()
+    every = cross_hessian(energy, x, y, mask)  # asks tokens 1 and 3 of the sentences with 4 and 5
+    torch.testing.assert_close(cross_hessian(energy, x, y, mask, most=4), every)
+    torch.testing.assert_close(cross_hessian(energy, x, y, mask, most=99), every)
+    first, last = (cross_hessian(energy, x[row, None], y[row, None], mask[row, None]) for row in (0, 2))
+    torch.testing.assert_close(every, (3 * first + 4 * last) / 7)
+    few = cross_hessian(energy, x, y, mask, most=2)  # the first and the last, with two neighbours each
+    assert not torch.allclose(few, every)
+    torch.testing.assert_close(cross_hessian(make(lambda: [chain()]), x, y, mask, most=1), -chain_weights())
+
+
+def chain_weights():
+    return make(lambda: [chain()]).terms[0].transitions.data
 
 
 def test_sentences_of_one_token_have_no_neighbours():
@@ -215,10 +232,10 @@ def test_scores_and_confusions_agree_with_counts():
         assert float(found.f1[tag]) == pytest.approx(2 * hits / (chosen + true))
     confused = confusions(tagged(predicted), tagged(truth), 100)
     wrong = {(true, mine): count for (mine, true), count in pairs.items() if mine != true}
-    assert {(one.true, one.predicted): one.count for one in confused} == wrong
-    assert [one.count for one in confused] == sorted(wrong.values(), reverse=True)
+    assert {(one.true, one.predicted): one.tokens for one in confused} == wrong
+    assert [one.tokens for one in confused] == sorted(wrong.values(), reverse=True)
     for one in confused:
-        assert one.share == pytest.approx(one.count / sum(real == one.true for _, real in tokens))
+        assert one.share == pytest.approx(one.tokens / sum(real == one.true for _, real in tokens))
     assert confusions(tagged(predicted), tagged(truth), 2) == confused[:2]
 
 
