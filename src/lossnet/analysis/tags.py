@@ -116,16 +116,13 @@ class Transitions:
 
     @cached_property
     def learned(self) -> Tensor:
-        """The curvature less its mean over followers and over predecessors: what is about both tags.
+        """``P C P`` with ``P = I − 11ᵀ/tags``: the curvature less the means of its rows and columns.
 
-        A tag's probabilities sum to 1, so a constant added to a row or a column of a chain's ``W`` is a
-        preference for one tag wherever it stands, no different from a local term.  Means are over the data's
-        tags, as chance is in `association`.
+        A token's probabilities sum to 1, and these are the directions that keep it so.  A constant added to a
+        row or a column of a chain's ``W`` is a preference for one tag whatever stands beside it.
         """
-        total = self.counts.sum().clamp(min=1)
-        first, second = self.counts.sum(1) / total, self.counts.sum(0) / total
-        rows, columns = self.curvature @ second, first @ self.curvature
-        return self.curvature - rows.unsqueeze(1) - columns + first @ self.curvature @ second
+        rows, columns = self.curvature.mean(1, keepdim=True), self.curvature.mean(0)
+        return self.curvature - rows - columns + self.curvature.mean()
 
     @cached_property
     def association(self) -> Tensor:

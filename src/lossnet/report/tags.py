@@ -96,9 +96,9 @@ def _learned(evidence: Evidence) -> Markup:
             "p",
             "Where the energy’s curvature −∂²E/∂yₜ∂yₜ₊₁ is positive, a tag makes it want another after it: "
             f"the mean over neighbours in {len(numbers)} {evidence.part} sentences at the model’s own "
-            f"predictions, seed {evidence.subject.run.seed}, less what it wants of either tag alone. "
-            "Beside it, how much more often than by chance one tag follows another in the training data, as "
-            "a logarithm. Over all pairs of tags the two have a correlation of ",
+            f"predictions, seed {evidence.subject.run.seed}, less the means of rows and columns, which are "
+            "about one tag alone. Beside it, how much more often than by chance one tag follows another in "
+            "the training data, as a logarithm. Over all pairs of tags the two have a correlation of ",
             tag("b", with_sign(found.correlation)),
             ".",
         ),
@@ -176,7 +176,8 @@ def _tag_table(evidence: Evidence) -> Markup:
 
 
 def _confusions(evidence: Evidence) -> Markup:
-    names, (subject, baseline) = _lexicon(evidence).tags, (evidence.subject, evidence.baseline)
+    names, title = _lexicon(evidence).tags, evidence.comparison.subject.title
+    subject, baseline = evidence.subject, evidence.baseline
     found = confusions(_chosen(subject), evidence.truth, CONFUSIONS)
     if not found:
         return Markup("")
@@ -192,18 +193,18 @@ def _confusions(evidence: Evidence) -> Markup:
     rows = []
     for one in found:
         pair = names[one.true], names[one.predicted]
-        cells = [Cell(" → ".join(pair)), Cell(str(one.tokens)), Cell(f"{100 * one.share:.1f} %")]
+        cells = [Cell(" → ".join(pair)), Cell(str(one.tokens)), Cell(f"{100 * one.share:.1f}\u00a0%")]
         if baseline is not None:
             cells.append(Cell(str(others.get((one.true, one.predicted), 0))))
         common = [word for word, _ in words[pair].most_common(WORDS)]
-        rows.append([*cells, Cell(", ".join(common))])
-    heading = ["true → predicted", "tokens", "of the true tag"]
+        rows.append([*cells, Cell(", ".join(common), kind="words")])
+    heading = ["true → said", "tokens", "share"]
     if evidence.comparison.baseline is not None:
-        heading.append(f"tokens of {evidence.comparison.baseline.title}")
+        heading.append(f"by {evidence.comparison.baseline.title}")
     return join(
         tag("h3", "Most frequent confusions"),
-        table([*heading, "most often"], rows),
-        tag("p", "First seed.", class_="note"),
+        table([*heading, "most often at"], rows),
+        tag("p", f"By {title}, first seed; shares are of the true tag.", class_="note"),
     )
 
 
@@ -226,7 +227,7 @@ def _examples(evidence: Evidence) -> Markup:
         ]
         wrong = [sum(a != b for a, b in zip(tags, truth[number], strict=True)) for tags in said]
         counted = ", ".join(f"{letter} {count}".strip() for letter, count in zip(letters, wrong, strict=True))
-        heading = tag("h3", f"{evidence.part} row {number} ")
+        heading = tag("h3", f"{evidence.part} row {number}")
         note = tag("p", f"wrong: {counted} of {len(parts)}", class_="note")
         cards.append(tag("article", heading, note, tag("p", *parts, class_="sentence"), class_="card"))
     who = "; ".join(f"{letter} is {group.title}" for letter, group in zip(letters, groups, strict=True))
