@@ -77,6 +77,43 @@ def mask_runs(tmp_path_factory):
     return found
 
 
+#: words, and kinds of spans, that would do harm on a page that trusted them
+WORDS = ("<script>alert(2)</script>", "Ann&lt;", "\"quoted'", "a" * 90)
+KINDS = ("<b>bold</b>", "PER")
+
+
+@pytest.fixture(scope="session")
+def parts_of_speech(tmp_path_factory):
+    """Words whose tags mark no spans, though one of them begins like an ending."""
+    tags = ("N", "V", "-LRB-", "D", "^", ",")
+    return write_tagged(tmp_path_factory.mktemp("speech") / "data", lambda n: tags[n])
+
+
+def write_tagged(folder, tag_of):
+    """Sentences of 1 to 9 words in three files; ``tag_of`` maps the number of a word to its tag."""
+    random = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for part, count in (("train", 40), ("valid", 8), ("test", 14)):
+        sentences = [random.integers(0, 6, random.integers(1, 10)) for _ in range(count)]
+        texts = ["\n".join(f"{(*WORDS, 'ran', 'to')[n]} {tag_of(n)}" for n in words) for words in sentences]
+        (folder / f"{part}.conll").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tag_runs(tmp_path_factory):
+    """InfNet+ with language models of tags and two seeds of cross-entropy, on spans of hostile kinds."""
+    folder = tmp_path_factory.mktemp("tag-runs")
+    data = write_tagged(folder / "names", lambda n: "O" if n > 3 else f"I-{KINDS[n % 2]}")
+    found = []
+    settings = Settings(**{**SMALL.__dict__, "tag_models": "both"})
+    for method, seed in (("infnet-plus", 0), ("cross-entropy", 0), ("cross-entropy", 1)):
+        found.append(folder / f"{method}-{seed}")
+        options = {"settings": settings, "device": "cpu", "progress": False}
+        train(Run(str(data), method, seed=seed, output=found[-1], **options))
+    return found
+
+
 # ---------------------------------------------------------------- the browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -18,7 +18,12 @@ def masks_page(mask_runs, tmp_path_factory):
     return write(mask_runs, tmp_path_factory.mktemp("page") / "masks.html", progress=False)
 
 
-@pytest.fixture(params=["labels_page", "masks_page"])
+@pytest.fixture(scope="module")
+def tags_page(tag_runs, tmp_path_factory):
+    return write(tag_runs, tmp_path_factory.mktemp("page") / "tags.html", progress=False)
+
+
+@pytest.fixture(params=["labels_page", "masks_page", "tags_page"])
 def page(request):
     return request.getfixturevalue(request.param)
 
@@ -88,9 +93,9 @@ def test_names_sort_too(opened):
     assert sorted(names) == sorted(opened.run(SHOWN))
 
 
-def type_in(browser, text):
+def type_in(browser, text, table="labels-table"):
     browser.run(
-        f"(() => {{const i = document.querySelector('input[data-filters]'); i.value = {text!r};"
+        f"(() => {{const i = document.querySelector('input[data-filters={table}]'); i.value = {text!r};"
         "i.dispatchEvent(new Event('input'))})()"
     )
 
@@ -105,6 +110,41 @@ def test_rows_are_filtered_by_name(opened):
     assert opened.run(SHOWN) == ["plain"], "sorting keeps the filter"
     type_in(opened, "")
     assert len(opened.run(SHOWN)) == 4
+
+
+def test_tags_and_spans_sort_and_filter_each_on_its_own(browser, tags_page):
+    browser.look(1280, 900)
+    browser.open(tags_page)
+    browser.run("document.querySelectorAll('#tags-table th button')[1].click()")
+    counts = browser.run(
+        "[...document.querySelectorAll('#tags-table tbody tr')].map(r => +r.cells[1].dataset.value)"
+    )
+    assert counts == sorted(counts, reverse=True)
+    type_in(browser, "PER", table="tags-table")
+    for table, expected in (("tags-table", 4), ("spans-table", 2)):
+        rows = f"[...document.querySelectorAll('#{table} tbody tr')].filter(row => !row.hidden).length"
+        assert browser.run(rows) == expected
+
+
+def luminance(browser, color):
+    """Of a colour as the page computes it, relative to white's (WCAG)."""
+    script = f"(() => {{const c = document.createElement('canvas').getContext('2d'); c.fillStyle = {color!r};"
+    levels = browser.run(script + "c.fillRect(0, 0, 1, 1); return [...c.getImageData(0, 0, 1, 1).data]})()")
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (p / 255 for p in levels)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_tags_can_be_read_on_their_colours(browser, tags_page, dark):
+    browser.look(1280, 900, dark=dark)
+    browser.open(tags_page)
+    browser.run("mark = document.querySelector('.card').appendChild(document.createElement('span'))")
+    for colour in range(7):
+        browser.run(f"mark.className = 'mark t{colour}'")
+        style = "getComputedStyle(mark)"
+        paper, ink = browser.run(f"[{style}.backgroundColor, {style}.color]")
+        light, dim = sorted((luminance(browser, paper), luminance(browser, ink)), reverse=True)
+        assert (light + 0.05) / (dim + 0.05) > 7, "the strictest of WCAG's contrasts"
 
 
 def test_hostile_names_have_done_nothing(opened):

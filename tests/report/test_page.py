@@ -2,13 +2,17 @@ import json
 import re
 import shutil
 from collections import Counter
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from lossnet.analysis import tag_scores
 from lossnet.build import METHODS
 from lossnet.cli import main
+from lossnet.data import load
+from lossnet.model import load as load_model
 from lossnet.report import write
 from lossnet.report.markup import VOID
 from lossnet.run import Run, train
@@ -61,7 +65,12 @@ def masks_page(mask_runs, tmp_path_factory):
     return Page(write(mask_runs, tmp_path_factory.mktemp("page") / "masks.html", progress=False))
 
 
-@pytest.fixture(params=["labels_page", "masks_page"])
+@pytest.fixture(scope="module")
+def tags_page(tag_runs, tmp_path_factory):
+    return Page(write(tag_runs, tmp_path_factory.mktemp("page") / "tags.html", progress=False))
+
+
+@pytest.fixture(params=["labels_page", "masks_page", "tags_page"])
 def page(request):
     return request.getfixturevalue(request.param)
 
@@ -163,6 +172,79 @@ def test_every_methods_energy_is_shown(table, tmp_path, method):
     assert "No examples" not in page.text
 
 
+# ---------------------------------------------------------------- tags
+
+
+def test_sections_of_a_page_about_tags(tags_page):
+    headings = ["What the energy learned", "Spans", "Tags", "Examples"]
+    assert [heading for heading in headings if tags_page.texts.count(heading) >= 2] == headings
+    assert "Wanted in a row" in tags_page.texts
+    assert "Most frequent confusions" in tags_page.texts
+    assert "A is infnet-plus (margin); B is cross-entropy." in tags_page.text
+    for tag in ("O", *(f"{prefix}-PER" for prefix in "BIES"), "S-<b>bold</b>", "PER", "<b>bold</b>"):
+        assert f'<td data-value="{escape(tag)}">' in tags_page.source
+
+
+def test_words_and_tags_are_shown_as_they_are(tags_page):
+    assert "<script>alert(2)</script>" in tags_page.texts
+    assert "Ann&lt;" in tags_page.texts
+    assert "<b>bold</b>" in tags_page.texts
+    assert "<b>bold" not in tags_page.source
+    assert tags_page.source.count("<script") == 1
+
+
+def test_sentences_are_running_text_with_what_is_wrong_marked(tags_page, tag_runs):
+    model, data = load_model(tag_runs[0]), load(tag_runs[0].parent / "names")
+    other = load_model(tag_runs[1])
+    names = model.task.lexicon.tags
+    predicted = [
+        [names[n] for n in one.probabilities(data.test)[0][5].argmax(-1)[: len(data.test.tokens[5])].tolist()]
+        for one in (model, other)
+    ]
+    rows = [place for place, text in enumerate(tags_page.texts) if text.startswith("test row ")]
+    start = tags_page.texts.index("test row 5")
+    end = rows[rows.index(start) + 1]
+    words, truth = data.test.tokens[5], data.test.tags[5]
+    wrong = [sum(a != b for a, b in zip(mine, truth, strict=True)) for mine in predicted]
+    expected = [f"wrong: A {wrong[0]}, B {wrong[1]} of {len(words)}"]
+    for word, true, *mine in zip(words, truth, *predicted, strict=True):
+        expected.append(word)
+        agreed = all(tag == true for tag in mine)
+        if not (agreed and true == "O"):
+            expected.append(true)
+        if not agreed:
+            said = zip("AB", mine, strict=True)
+            expected += [f"{who} ✓" if tag == true else f"{who} ✗ {tag}" for who, tag in said]
+    assert [text for text in tags_page.texts[start + 1 : end] if text.strip()] == expected
+
+
+@pytest.mark.parametrize("method", ["crf", "seal", "infnet", "spen"])
+def test_tags_that_mark_no_spans(parts_of_speech, tmp_path, method):
+    settings = Settings(epochs=1, batch_size=8, task_hidden=6, energy_hidden=6, samples=2, inference_steps=2)
+    train(Run(str(parts_of_speech), method, settings=settings, output=tmp_path, device="cpu", progress=False))
+    page = Page(write([tmp_path], progress=False))
+    assert "What the energy learned" in page.texts
+    assert "No examples" not in page.text
+    assert "Nothing to show" not in page.text
+    assert "Spans" not in page.texts
+    assert "-LRB-" in page.texts
+    assert "A ✗" not in page.text, "with one model there is nobody to tell apart"
+
+
+def test_figures_of_a_tag_are_those_of_its_seeds(tags_page, tag_runs):
+    data = load(tag_runs[0].parent / "names")
+    scores = []
+    for folder in tag_runs[1:]:
+        model = load_model(folder)
+        relaxed, truth = model.probabilities(data.test)
+        place = model.task.lexicon.tags.index("S-PER")
+        scores.append(100 * float(tag_scores(model.task.decoder(0.5)(relaxed), truth).f1[place]))
+    row = re.search(r"<tr><td data-value=\"S-PER\">.*?</tr>", tags_page.source)[0]
+    values = re.findall(r"data-value=\"([^\"]*)\"", row)
+    assert float(values[5]) == pytest.approx(np.mean(scores), abs=0.001)
+    assert float(values[6]) == pytest.approx(float(values[4]) - np.mean(scores), abs=0.001)
+
+
 # ---------------------------------------------------------------- masks
 
 
@@ -203,8 +285,8 @@ def test_without_a_model_the_page_says_so(label_runs, tmp_path):
     assert "No run has a history." in page.texts
 
 
-def test_without_an_energy_the_page_says_so(label_runs, mask_runs, tmp_path):
-    for folder in (label_runs[2], mask_runs[0]):
+def test_without_an_energy_the_page_says_so(label_runs, mask_runs, tag_runs, tmp_path):
+    for folder in (label_runs[2], mask_runs[0], tag_runs[0]):
         shutil.copytree(folder, tmp_path / folder.name, dirs_exist_ok=True)
         (tmp_path / folder.name / "model" / "energy.safetensors").unlink()
         page = Page(write([tmp_path / folder.name], progress=False))

@@ -2,24 +2,40 @@
 
 =================  ===================================================================================
 `labels`           which labels an energy wants together, and each label's gain over another run
+`tags`             which tag an energy wants after which; scores of tags and spans, confusions
 `masks`            which pixels an energy wants changed
 `runs`             trajectories of training; means and differences over seeds with their intervals
 =================  ===================================================================================
 
-An energy is low for good outputs, so its *pull* on a label or pixel is ``−∂E/∂y``: positive where the energy
-wants more of it.  A new kind of output is one new file here; `lossnet.report` draws what these compute.
+An energy is low for good outputs, so its *pull* on a label, tag or pixel is ``−∂E/∂y``: positive where the
+energy wants more of it.  A new kind of output is one new file here; `lossnet.report` draws what these
+compute.
 """
 
 from lossnet.analysis.labels import Interactions, LabelScores, Pair, hessian, label_scores, pull_along
 from lossnet.analysis.masks import mask_pull
 from lossnet.analysis.runs import Curve, Estimate, difference, estimate, read_history, trajectories
+from lossnet.analysis.tags import (
+    Confusion,
+    Transitions,
+    confusions,
+    count_transitions,
+    cross_hessian,
+    span_kind_scores,
+    tag_scores,
+)
 
 __all__ = [
+    "Confusion",
     "Curve",
     "Estimate",
     "Interactions",
     "LabelScores",
     "Pair",
+    "Transitions",
+    "confusions",
+    "count_transitions",
+    "cross_hessian",
     "difference",
     "estimate",
     "hessian",
@@ -27,5 +43,7 @@ __all__ = [
     "mask_pull",
     "pull_along",
     "read_history",
+    "span_kind_scores",
+    "tag_scores",
     "trajectories",
 ]

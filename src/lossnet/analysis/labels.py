@@ -71,7 +71,7 @@ def pull_along(
 
 
 class Pair(NamedTuple):
-    """Two labels: how much the energy wants them together, and how they occur together in the data."""
+    """Two labels, or a tag and the next: how much the energy wants them together, and what the data have."""
 
     first: int
     second: int

@@ -16,7 +16,7 @@ from lossnet.model import load as load_model
 from lossnet.report.markup import Markup
 from lossnet.report.runs import Comparison, Finished
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask
+from lossnet.tasks import LabelTask, TagTask
 from lossnet.training import Dataset
 
 __all__ = ["Evidence", "Output", "Section", "collect"]
@@ -126,5 +126,6 @@ def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
     if data_dir is not None and not Path(name).exists() and (data_dir / Path(name).name).is_file():
         name = str(data_dir / Path(name).name)
     preprocessor = model.task.preprocessor if isinstance(model.task, LabelTask) else None
+    lexicon = model.task.lexicon if isinstance(model.task, TagTask) else None
     labels, split = source.get("labels"), source.get("split")
-    return load(name, data_dir, split, labels, preprocessor=preprocessor)
+    return load(name, data_dir, split, labels, preprocessor=preprocessor, lexicon=lexicon)

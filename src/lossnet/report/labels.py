@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.analysis import Interactions, LabelScores, Pair, hessian, label_scores, pull_along
+from lossnet.analysis import Interactions, Pair, hessian, label_scores, pull_along
 from lossnet.data import MultiLabelData
 from lossnet.decoding import Threshold
 from lossnet.energies import Energy
@@ -19,7 +18,8 @@ from lossnet.model import ModelError, load_energy
 from lossnet.report.draw import Line, heat_map, image, line_chart
 from lossnet.report.evidence import Evidence, Output, Section, Tell
 from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import Cell, missing, sortable, table
+from lossnet.report.scores import score_table
+from lossnet.report.tables import Cell, missing, table, two_digits, with_sign
 
 __all__ = ["sections"]
 
@@ -64,8 +64,8 @@ def _learned(evidence: Evidence) -> Markup:
             f"seed {evidence.subject.run.seed}. "
             "Beside it, how labels occur together in the training data: φ, their correlation. "
             "Over all pairs of labels the two have a correlation of ",
-            tag("b", _signed(found.correlation)),
-            f" ({_signed(found.correlation_with_counts)} with plain counts of co-occurrence).",
+            tag("b", with_sign(found.correlation)),
+            f" ({with_sign(found.correlation_with_counts)} with plain counts of co-occurrence).",
         ),
         _maps(found, names),
         tag(
@@ -114,8 +114,8 @@ def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
     rows = [
         [
             Cell(f"{names[pair.first]} · {names[pair.second]}"),
-            Cell(_rounded(pair.learned)),
-            Cell(_signed(pair.association)),
+            Cell(two_digits(pair.learned)),
+            Cell(with_sign(pair.association)),
             Cell(str(pair.together)),
         ]
         for pair in pairs
@@ -150,63 +150,18 @@ def _pulls(energy: Energy, x: Tensor, y: Tensor, found: Interactions, names: Seq
 
 
 def _label_table(evidence: Evidence) -> Markup:
-    names = evidence.subject.model.label_names
-    subject, baseline = evidence.comparison.subject, evidence.comparison.baseline
-    ours = _mean_scores(evidence, subject.title)
-    theirs = None if baseline is None else _mean_scores(evidence, baseline.title)
-    counts = evidence.truth.sum(0).tolist()
-    heading = ["label", f"in {evidence.part}", "precision", "recall", "F1"]
-    if baseline is not None:
-        heading += [f"F1 of {baseline.title}", "gain"]
-    rows = []
-    for index, name in enumerate(names):
-        cells = [Cell(name, name), Cell(f"{counts[index]:.0f}", counts[index])]
-        values = [100 * float(part[index]) for part in ours]
-        cells += [_points(value) for value in values]
-        if theirs is not None:
-            other = 100 * float(theirs.f1[index])
-            cells += [_points(other), _gain(values[-1] - other)]
-        rows.append(cells)
-    seeds = len(subject.runs)
-    return join(
-        tag(
-            "p",
-            f"Points on {evidence.part} data for {subject.title}, "
-            + (f"mean over {seeds} seeds" if seeds > 1 else "one seed")
-            + ", labels chosen at each model’s tuned threshold, as “lossnet predict” does. "
-            "A dash: neither predicted nor true.",
-        ),
-        sortable("labels-table", heading, rows, "filter labels by name", hide_on_phone=(2, 3, 5)),
+    return score_table(
+        evidence,
+        "label",
+        evidence.subject.model.label_names,
+        evidence.truth.sum(0).tolist(),
+        lambda output: label_scores(_chosen(output), evidence.truth),
+        "labels chosen at each model’s tuned threshold, as “lossnet predict” does.",
     )
-
-
-def _mean_scores(evidence: Evidence, title: str) -> LabelScores:
-    found = [label_scores(_chosen(output), evidence.truth) for output in evidence.outputs[title]]
-    return LabelScores(*(torch.stack(part).nanmean(0) for part in zip(*found, strict=True)))
 
 
 def _chosen(output: Output) -> Tensor:
     return Threshold(output.model.threshold)(output.relaxed)
-
-
-def _points(value: float) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(f"{value:.1f}", round(value, 4))
-
-
-def _gain(value: float) -> Cell:
-    if math.isnan(value):
-        return Cell("–")
-    kind = "" if abs(value) < 0.05 else "good" if value > 0 else "bad"
-    return Cell(_signed(value, 1), round(value, 4), kind)
-
-
-def _signed(value: float, digits: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _rounded(value: float) -> str:
-    """Two digits, whatever the scale of an energy."""
-    return f"{value:+.2g}".replace("-", "−")
 
 
 # ---------------------------------------------------------------- examples

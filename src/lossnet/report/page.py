@@ -12,12 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lossnet.report import labels, masks, overview
+from lossnet.report import labels, masks, overview, tags
 from lossnet.report.evidence import Evidence, Section, Tell, collect
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison, compare, read_run
 from lossnet.report.tables import missing
-from lossnet.tasks import LabelTask, MaskTask
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 __all__ = ["write"]
 
@@ -25,6 +25,7 @@ __all__ = ["write"]
 KINDS: dict[str, Callable[[Evidence, Tell], list[Section]]] = {
     LabelTask.kind: labels.sections,
     MaskTask.kind: masks.sections,
+    TagTask.kind: tags.sections,
 }
 
 

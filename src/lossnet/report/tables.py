@@ -1,13 +1,14 @@
-"""Tables, plain and to sort and filter."""
+"""Tables, plain and to sort and filter, and the numbers in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lossnet.report.markup import Markup, join, tag
 
-__all__ = ["Cell", "missing", "sortable", "table"]
+__all__ = ["Cell", "missing", "sortable", "table", "two_digits", "with_sign"]
 
 
 class Cell(NamedTuple):
@@ -66,3 +67,21 @@ def sortable(
 def missing(text: str) -> Markup:
     """A line in place of something that cannot be shown."""
     return tag("p", text, class_="missing")
+
+
+def with_sign(value: float, digits: int = 2) -> str:
+    """A number with its sign, a dash where there is none.
+
+    >>> with_sign(0.5), with_sign(-12.0, 1), with_sign(float("nan"))
+    ('+0.50', '−12.0', '–')
+    """
+    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def two_digits(value: float) -> str:
+    """A signed number of two digits, whatever the scale of an energy.
+
+    >>> two_digits(123.4), two_digits(-0.0123)
+    ('+1.2e+02', '−0.012')
+    """
+    return f"{value:+.2g}".replace("-", "−")

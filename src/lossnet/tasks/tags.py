@@ -17,6 +17,7 @@ from lossnet import scores
 from lossnet.data import DataError, Lexicon, Loaded, Sentences
 from lossnet.data.readers.columns import read_columns
 from lossnet.data.readers.text import read_lines
+from lossnet.data.schemes import mark
 from lossnet.data.sentence_files import find_parts
 from lossnet.data.stored import stored_number
 from lossnet.decoding import Decoder
@@ -25,6 +26,7 @@ from lossnet.nets import BiLSTM, Tagger, WordVectors
 from lossnet.scores import L1
 from lossnet.settings import Settings
 from lossnet.spaces import Tags
+from lossnet.spans import find_spans
 from lossnet.tasks.base import Arrays, Task
 
 __all__ = ["TagTask", "tokenise"]
@@ -113,13 +115,17 @@ class TagTask(Task):
         return Sentences(first, None, dict(zip(names, rest, strict=True)))
 
     def named(self, relaxed: Tensor | NDArray[Any], data: Sentences) -> list[list[tuple[str, str]]]:
-        """Tokens of sentences with their likeliest tags, for predictions ``(instances, length, tags)``."""
-        chosen = np.asarray(relaxed).argmax(-1).tolist()
-        tags = self.lexicon.tags
-        return [
-            [(token, tags[number]) for token, number in zip(tokens, numbers, strict=False)]
-            for tokens, numbers in zip(data.tokens, chosen, strict=True)
-        ]
+        """Tokens of sentences with their likeliest tags, for predictions ``(instances, length, tags)``.
+
+        Spans are marked as the training files did, whatever BIOES the tags make.
+        """
+        names, scheme, named = self.lexicon.tags, self.lexicon.scheme, []
+        for tokens, row in zip(data.tokens, np.asarray(relaxed).argmax(-1).tolist(), strict=True):
+            tags = tuple(names[number] for number in row[: len(tokens)])
+            if scheme is not None:
+                tags = mark(find_spans(tags), len(tags), scheme)
+            named.append(list(zip(tokens, tags, strict=True)))
+        return named
 
     def fits(self, data: Loaded) -> bool:
         return isinstance(data.train, Sentences)  # read with our lexicon, any sentences will do
