@@ -4,6 +4,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 # The reference is of this checkout, wherever another one may be installed.
@@ -31,14 +33,14 @@ myst_heading_anchors = 3
 highlight_language = "none"
 
 autodoc_member_order = "bysource"
-autodoc_default_options = {"show-inheritance": True, "special-members": "__call__"}
+autodoc_default_options = {"special-members": "__call__"}
 # What a class does like its base is said there; torch's own docstrings are not for our pages.
 autodoc_inherit_docstrings = False
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = 110
 napoleon_numpy_docstring = False
 default_role = "py:obj"
 add_module_names = False
@@ -50,3 +52,10 @@ html_static_path = ["static"]
 html_css_files = ["lossnet.css"]
 html_copy_source = False
 html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """Keeps a figure and its spread on one line."""
+    app.connect(
+        "source-read", lambda app, name, text: text.__setitem__(0, text[0].replace(" ± ", "\u00a0±\u00a0"))
+    )

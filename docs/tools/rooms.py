@@ -26,7 +26,7 @@ import lossnet
 def setup(app: Sphinx) -> dict[str, bool]:
     """Writes the pages when a build begins, and finds what docstrings mean by short names."""
     app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "api"))
-    app.connect("autodoc-process-bases", named_bases)
+    app.connect("autodoc-process-docstring", name_bases)
     app.connect("autodoc-process-signature", readable)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -104,10 +104,13 @@ def _title(text: str) -> str:
     return f"{text}\n{'=' * len(text)}\n"
 
 
-def named_bases(app: Sphinx, name: str, found: object, options: object, bases: list[object]) -> None:
-    """Leaves out what every class is."""
-    if bases == [object]:
-        bases.clear()
+def name_bases(app: Sphinx, what: str, name: str, found: type, options: object, lines: list[str]) -> None:
+    """Says after a class's first paragraph which of our classes it extends; others' are of no use here."""
+    bases = [base for base in getattr(found, "__bases__", ()) if base.__module__.startswith("lossnet.")]
+    if what == "class" and bases:
+        names = ", ".join(f":py:obj:`~{base.__module__}.{base.__qualname__}`" for base in bases)
+        end = lines.index("") if "" in lines else len(lines)
+        lines[end:end] = ["", f"Extends {names}.", ""]
 
 
 def readable(
