@@ -1,9 +1,9 @@
 # Everything happens in .venv; PYTHON chooses the interpreter that makes it.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := src tests
+SOURCES := src tests docs/conf.py docs/tools
 
-.PHONY: install run test chromium bench bench-peers clean
+.PHONY: install run test chromium docs notebooks bench bench-peers clean
 
 install: .venv/installed
 
@@ -15,7 +15,7 @@ install: .venv/installed
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
 	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
 
-test: install chromium  ## formatting, lint, types, tests and the examples in docstrings
+test: install chromium  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
@@ -23,6 +23,13 @@ test: install chromium  ## formatting, lint, types, tests and the examples in do
 
 chromium:  ## the browser that looks at the report; where there is none and none can be had, its tests are skipped
 	@command -v chromium >/dev/null || apt-get install --yes chromium >/dev/null 2>&1 || echo "no chromium here"
+
+docs: install  ## the site, in build/docs; the tests build it too
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+notebooks: install  ## the tutorials' notebooks, from their pages
+	$(BIN)/python docs/tools/notebooks.py
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
 	$(BIN)/lossnet bench overhead --output runs/overhead
@@ -33,4 +40,4 @@ bench-peers: install  ## what implicit gradients cost, beside betty and TorchOpt
 	$(BIN)/lossnet bench hypergradient --device cpu --output runs/hypergradient
 
 clean:
-	rm -rf .venv runs build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs build dist docs/api .mypy_cache .ruff_cache .hypothesis

@@ -1,15 +1,24 @@
 """What the README and the pages under docs/ show must run."""
 
+import importlib
+import json
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lossnet import run
+from lossnet.build import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def blocks(page):
@@ -26,12 +35,87 @@ def test_python_in_the_readme_runs(code, tmp_path, monkeypatch):
     exec(compile(code, str(README), "exec"), {})
 
 
+def shown(page):
+    """What a page says that each of its Python blocks prints, None where it does not say."""
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```python\n.*?^```\n(?:\n```text\n(.*?)^```\n)?", text, re.DOTALL | re.MULTILINE)
+    return [match[1] for match in found]
+
+
+def check_printed(printed, said):
+    """The same words in the same order, and numbers that differ by little: other machines round otherwise."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", said).split()
+    numbers = ([float(number) for number in NUMBER.findall(text)] for text in (printed, said))
+    assert next(numbers) == pytest.approx(next(numbers), abs=0.05, rel=0.05)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
-def test_python_in_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+def test_python_in_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
+    page, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     names = {}
-    for code in blocks(page):
+    for code, said in zip(blocks(page), shown(page), strict=True):
         exec(compile(code, str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        if said is not None:
+            check_printed(printed, said)
+
+
+def test_what_is_printed_is_compared():
+    check_printed("F1 0.83 of 3\n", "F1  0.81 of 3")
+    for other in ("F1 0.93 of 3", "F1 0.83 of 4", "IoU 0.83 of 3"):
+        with pytest.raises(AssertionError):
+            check_printed("F1 0.83 of 3", other)
+
+
+@pytest.mark.parametrize("name", ["labels", "tags", "masks"])
+def test_the_notebook_of_a_tutorial_is_its_page(name):
+    """Its cells are the very blocks that run above."""
+    page, notebook = (ROOT / "docs" / "tutorials" / f"{name}.{kind}" for kind in ("md", "ipynb"))
+    written = notebook.read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(written)["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) for cell in cells] == [code.strip("\n") for code in blocks(page)]
+    assert not any(cell["outputs"] for cell in cells)
+    made = runpy.run_path(str(ROOT / "docs" / "tools" / "notebooks.py"))["text"](name)
+    assert written == made, "the page has changed: make notebooks"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_page_with_its_equation(method):
+    text = (ROOT / "docs" / "methods" / f"{method}.md").read_text(encoding="utf-8")
+    assert text.count("$$") >= 2
+    assert f"--method {method}" in text
+
+
+def test_every_loss_is_explained():
+    pages = {name: ROOT / "docs" / "methods" / f"{name}.md" for name in ("losses", "cross-entropy", "crf")}
+    text = "".join(page.read_text(encoding="utf-8") for page in pages.values())
+    losses = {loss for entry in METHODS.values() for loss in entry.losses}
+    assert [loss for loss in losses - {"likelihood"} if f"| `{loss}` |" not in text] == []
+
+
+def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path):
+    arguments = ["--fail-on-warning", "--keep-going", "--quiet", "-b", "html", ROOT / "docs", tmp_path]
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    pages = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.glob("**/*.html")}
+    fetched = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^>]*>""")
+    for name, path in pages.items():
+        text = path.read_text(encoding="utf-8")
+        assert fetched.findall(text) == [], name
+    for path in tmp_path.glob("**/*.css"):
+        assert not re.search(r"url\(['\"]?https?:|@import", path.read_text(encoding="utf-8")), path
+    assert "<math" in pages["methods/seal.html"].read_text(encoding="utf-8")
+    rooms = {name: path for name, path in pages.items() if name.startswith("api/lossnet.")}
+    assert len(rooms) > 20
+    for name, path in rooms.items():
+        text = path.read_text(encoding="utf-8")
+        room = importlib.import_module(name.removeprefix("api/").removesuffix(".html"))
+        absent = [name for name in room.__all__ if not re.search(rf'id="lossnet\.[\w.]*\b{name}"', text)]
+        assert absent == [], room
 
 
 def test_there_is_python_to_run():

@@ -66,6 +66,7 @@ class MethodEntry:
     summary: str
 
 
+#: the methods by the names that they have on the command line
 METHODS = {
     "cross-entropy": MethodEntry(
         ("none", "soft-f1", "asymmetric", "dice", "lovasz"),

@@ -65,7 +65,7 @@ class Space(ABC):
 
     #: number of trailing dimensions that make up one output
     event_dims: int
-    #: how many of those describe one unit: 1 where a unit is a vector, as a one-hot tag is
+    #: how many of those describe one unit; 1 where a unit is a vector, as a one-hot tag is
     unit_dims = 0
 
     @abstractmethod

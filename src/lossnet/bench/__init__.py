@@ -48,6 +48,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "segmentation": partial(segmentation.run, "horses"),
     "trajectories": trajectories.run,
 }
+#: the benchmarks that there are
 NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "solvers", "tagging-speed"]))
 
 

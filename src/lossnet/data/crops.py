@@ -31,7 +31,7 @@ class Crops:
 
     Args:
         size: height and width of a crop, one number where they are equal.
-        per_side: crops along each side at prediction, so that there are ``per_side``² (fewer where an image
+        per_side: crops along each side at prediction, so that there are ``per_side²`` (fewer where an image
             has fewer positions, more where an image needs more to be covered).
         flips: whether images are also seen mirrored, left to right.
         distortion: what happens to images in training before they are cropped.

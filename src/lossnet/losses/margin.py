@@ -15,7 +15,7 @@ __all__ = ["Margin", "Perceptron"]
 
 @dataclass(frozen=True)
 class Margin(EnergyLoss):
-    """``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``, the structured hinge loss (SEAL Eq. 6; InfNet+ Eq. 3).
+    """``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``, the structured hinge loss (SEAL Eq. 6; InfNet+ Eq. 5, left).
 
     Needs a score, whose cost is the margin.  `Perceptron` is the same without the cost.  Given several
     candidates, their losses are averaged.
@@ -51,7 +51,7 @@ class Margin(EnergyLoss):
 
 @dataclass(frozen=True)
 class Perceptron(Margin):
-    """``[−E(x, ŷ) + E(x, y)]₊``: a `Margin` of zero (InfNet+ Eq. 4, second part).
+    """``[−E(x, ŷ) + E(x, y)]₊``: a `Margin` of zero (InfNet+ Eq. 5, right).
 
     >>> import torch
     >>> from lossnet.spaces import MultiLabel

@@ -1,10 +1,10 @@
 """Kinds of output: what a run must know of its data to build networks, measure, and predict for a user.
 
-=========  ====================================================
+==========  ===================================================
 ``labels``  sets of labels from feature vectors
 ``masks``   foreground pixels of images
 ``tags``    a tag for every token of sentences
-=========  ====================================================
+==========  ===================================================
 
 A new kind is one new file here.
 """
