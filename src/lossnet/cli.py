@@ -216,7 +216,7 @@ def _serve(options: Namespace) -> None:
         if not token:
             raise ValueError(f"{options.token_file}: the file is empty; write a token into it")
     limits = Limits(
-        body=round(options.max_body * (1 << 20)),
+        body=options.max_body * (1 << 20),
         instances=options.max_instances,
         waiting=options.queue,
         seconds=options.timeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -244,15 +245,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid YAML ({error})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates and numbers give ValueErrors
+        raise RecipeError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
     types = {**get_type_hints(Settings), **dict.fromkeys(NAMES, str)}
     for name, value in content.items():
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))
-            raise RecipeError(f"{path}: unknown setting {name!r}; known are {known}")
+            raise RecipeError(f"{path}: unknown setting {reprlib.repr(name)}; known are {known}")
         content[name] = _checked(path, name, value, types[name])
     return content
 
@@ -265,4 +266,4 @@ def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
             pass
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
-    raise RecipeError(f"{path}: {name} cannot be {value!r}")
+    raise RecipeError(f"{path}: {name} cannot be {reprlib.repr(value)}")

@@ -38,7 +38,7 @@ class Limits:
         seconds: for the request to arrive, and for its answer.
     """
 
-    body: int = 4 << 20
+    body: float = 4 << 20
     instances: int = 256
     waiting: int = 128
     seconds: float = 30.0
@@ -167,7 +167,7 @@ class _Service:
                     break
                 parts.append(part)
         if size > most:
-            raise HTTPException(413, f"the request is larger than {most} bytes")
+            raise HTTPException(413, f"the request is larger than {most:.0f} bytes")
         return b"".join(parts)
 
     def _read(self, body: bytes) -> tuple[list[Any], int]:
