@@ -27,6 +27,7 @@ from lossnet.run import Run, find_device, train, write_json
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
+from lossnet.training.tracking import TRACKERS
 
 __all__ = ["main"]
 
@@ -105,6 +106,7 @@ def _train(options: Namespace) -> None:
         device=options.device,
         resume=options.resume,
         progress=not options.quiet,
+        track=options.track,
     )
     torch.set_num_threads(max(1, options.threads))
     result = train(run)
@@ -328,6 +330,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    training.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
     training.add_argument("--quiet", action="store_true", help="no progress bar")
     _add_settings(training)
     commands.add_subcommand("train", training, help="train a model")

@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
+from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = ["Run", "find_device", "train", "write_json"]
 
@@ -45,6 +47,7 @@ class Run:
         device: cpu, cuda, or auto.
         resume: continue from the checkpoint in ``output``.
         progress: show progress bars.
+        track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
     """
 
     data: str
@@ -60,6 +63,7 @@ class Run:
     device: str = "auto"
     resume: bool = False
     progress: bool = True
+    track: str | None = None
 
 
 def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
@@ -80,6 +84,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
+    follow = None if run.track is None else tracker(run.track, output)
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
     if data is None:
         data = load_data(
@@ -118,10 +123,14 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         identity={**names, **fixed},
         views=task.crops(settings),
         progress=run.progress,
+        tracker=follow,
     )
-    history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
     model = Model(method, (run.method, loss), settings, task, threshold=0.5)
-    metrics = tune_and_measure(model, data, device)
+    title = f"{data.name} {run.method} {loss} seed {run.seed}"
+    with _followed(follow, title, {**names, "seed": run.seed, **dataclasses.asdict(settings)}) as results:
+        history = trainer.fit(_placed(data.train, device), _placed(data.valid, device), run.resume)
+        metrics = tune_and_measure(model, data, device)
+        results.update(flat(metrics))
     result = {
         "dataset": data.name,
         "split": data.split_name,
@@ -146,6 +155,22 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         write_json(output / "result.json", result)
         (output / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
+
+
+@contextmanager
+def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) -> Iterator[dict[str, float]]:
+    """Tells a tracker, if there is one, of the start and the end of a run, with the results put into this."""
+    results: dict[str, float] = {}
+    if follow is None:
+        yield results
+        return
+    follow.start(name, settings)
+    completed = False
+    try:
+        yield results
+        completed = True
+    finally:
+        follow.finish(results, completed)
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
