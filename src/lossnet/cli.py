@@ -27,6 +27,7 @@ from lossnet.run import Run, find_device, train, write_json
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
+from lossnet.training.tracking import TRACKERS
 
 __all__ = ["main"]
 
@@ -105,6 +106,7 @@ def _train(options: Namespace) -> None:
         device=options.device,
         resume=options.resume,
         progress=not options.quiet,
+        track=options.track,
     )
     torch.set_num_threads(max(1, options.threads))
     result = train(run)
@@ -208,6 +210,29 @@ def _predict_masks(model: Model, options: Namespace) -> None:
     _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
 
 
+def _serve(options: Namespace) -> None:
+    from lossnet.serve import Limits, serve  # an extra
+
+    token = None
+    if options.token_file is not None:
+        token = options.token_file.read_text(encoding="utf-8").strip()
+        if not token:
+            raise ValueError(f"{options.token_file}: the file is empty; write a token into it")
+    limits = Limits(
+        body=options.max_body * (1 << 20),
+        instances=options.max_instances,
+        waiting=options.queue,
+        seconds=options.timeout,
+    )
+    model = load(options.model)
+
+    def ready(address: str) -> None:
+        # In one line, however long, for programs that wait for it.
+        print(f"serving {options.model} ({model.task.kind}) on {address}, Ctrl-C stops", flush=True)
+
+    serve(model, options.host, options.port, limits, token, options.threads, ready)
+
+
 def _report(options: Namespace) -> None:
     path = report.write(options.runs, options.output, options.data_dir)
     _print(f"the report is in {path}")
@@ -261,6 +286,7 @@ _COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,
+    "serve": _serve,
     "report": _report,
     "data": _data,
     "methods": _methods,
@@ -305,6 +331,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    training.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
     training.add_argument("--quiet", action="store_true", help="no progress bar")
     _add_settings(training)
     commands.add_subcommand("train", training, help="train a model")
@@ -332,6 +359,22 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
+
+    serving = _parser(
+        "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
+        "examples:\n  lossnet serve runs/b0\n"
+        "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
+    )
+    serving.add_argument("model", type=Path, help="a run's folder or its model folder")
+    serving.add_argument("--host", type=str, default="127.0.0.1", help="address to listen on")
+    serving.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
+    serving.add_argument("--token-file", type=Path | None, help="a file with what clients must know")
+    serving.add_argument("--max-body", type=float, default=4, help="MiB of a request")
+    serving.add_argument("--max-instances", type=int, default=256, help="in one request")
+    serving.add_argument("--queue", type=int, default=128, help="requests that may wait")
+    serving.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
+    serving.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
+    commands.add_subcommand("serve", serving, help="answer predictions over HTTP")
 
     reporting = _parser(
         "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",

@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +26,7 @@ from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
+from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
 
@@ -47,6 +49,7 @@ class Run:
         device: cpu, cuda, or auto.
         resume: continue from the checkpoint in ``output``.
         progress: show progress bars.
+        track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
     """
 
     data: str
@@ -62,6 +65,7 @@ class Run:
     device: str = "auto"
     resume: bool = False
     progress: bool = True
+    track: str | None = None
 
 
 def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
@@ -82,6 +86,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
+    follow = None if run.track is None else tracker(run.track, output)
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
     if data is None:
         data = load_data(
@@ -94,7 +99,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             embeddings=run.embeddings,
         )
     run = dataclasses.replace(run, loss=loss, settings=settings)
-    fitted = fit(run, data)
+    fitted = fit(run, data, follow=follow)
     result = {
         "dataset": data.name,
         "split": data.split_name,
@@ -132,20 +137,26 @@ class Fitted:
     seconds: float
 
 
-def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None) -> Fitted:
+def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None, follow: Tracker | None = None) -> Fitted:
     """Trains on loaded data and tunes the threshold; reads and writes nothing but the checkpoint.
 
-    ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.
+    ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow`` is told
+    of the run.
     """
     device = find_device(run.device)
     started = time.monotonic()
     model = new_model(run, data)
-    trainer = trainer_of(model, run, {"data": data.name, "split": data.split_name})
+    names = {"data": data.name, "split": data.split_name}
+    trainer = trainer_of(model, run, names, follow)
     train = _placed(data.train, device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
-    history = trainer.fit(train, _placed(data.valid, device), run.resume)
-    metrics = tune_and_measure(model, data, device)
+    title = " ".join([data.name, *model.names, f"seed {run.seed}"])
+    told = {**names, "seed": run.seed, **dataclasses.asdict(model.settings)}
+    with _followed(follow, title, told) as results:
+        history = trainer.fit(train, _placed(data.valid, device), run.resume)
+        metrics = tune_and_measure(model, data, device)
+        results.update(flat(metrics))
     seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
 
@@ -159,7 +170,9 @@ def new_model(run: Run, data: Loaded) -> Model:
     return Model(method, (run.method, loss), settings, task, threshold=0.5)
 
 
-def trainer_of(model: Model, run: Run, identity: Mapping[str, Any] | None = None) -> Trainer:
+def trainer_of(
+    model: Model, run: Run, identity: Mapping[str, Any] | None = None, follow: Tracker | None = None
+) -> Trainer:
     """The trainer of a model by its own settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
     rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
@@ -183,7 +196,24 @@ def trainer_of(model: Model, run: Run, identity: Mapping[str, Any] | None = None
         identity={**(identity or {}), **names, **fixed},
         views=model.task.crops(settings),
         progress=run.progress,
+        tracker=follow,
     )
+
+
+@contextmanager
+def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) -> Iterator[dict[str, float]]:
+    """Tells a tracker, if there is one, of the start and the end of a run, with the results put into this."""
+    results: dict[str, float] = {}
+    if follow is None:
+        yield results
+        return
+    follow.start(name, settings)
+    completed = False
+    try:
+        yield results
+        completed = True
+    finally:
+        follow.finish(results, completed)
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:

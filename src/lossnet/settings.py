@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -260,8 +261,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid YAML ({error})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates and numbers give ValueErrors
+        raise RecipeError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
     try:
@@ -279,7 +280,7 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in values:
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))
-            raise ValueError(f"unknown setting {name!r}; known are {known}")
+            raise ValueError(f"unknown setting {reprlib.repr(name)}; known are {known}")
     return {name: _of_type(name, value, types[name]) for name, value in values.items()}
 
 
@@ -291,4 +292,4 @@ def _of_type(name: str, value: Any, kind: Any) -> Any:
             pass
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
-    raise ValueError(f"{name} cannot be {value!r}")
+    raise ValueError(f"{name} cannot be {reprlib.repr(value)}")

@@ -10,6 +10,7 @@
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
+``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
 ``solvers``        what each solver of implicit gradients gets right, as a picture
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
@@ -31,6 +32,7 @@ from lossnet.bench import (
     overhead,
     pos,
     segmentation,
+    serving,
     solvers,
     tagging_speed,
     trajectories,
@@ -49,7 +51,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "trajectories": trajectories.run,
 }
 #: the benchmarks that there are
-NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "solvers", "tagging-speed"]))
+NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "serve", "solvers", "tagging-speed"]))
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
@@ -58,6 +60,8 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         overhead.run(output, data_dir)
     elif name == "hypergradient":
         hypergradient.run(output, data_dir, device)
+    elif name == "serve":
+        serving.run(output)
     elif name == "solvers":
         solvers.run(output)
     elif name == "tagging-speed":

@@ -12,7 +12,7 @@ from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
-from lossnet.data.image_files import read_images, read_pictures, write_mask
+from lossnet.data.image_files import decode_picture, read_images, read_pictures, write_mask
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read, read_inputs
@@ -53,6 +53,7 @@ __all__ = [
     "TagDescription",
     "Vocabulary",
     "Weighted",
+    "decode_picture",
     "describe",
     "digits_completion",
     "digits_pairs",

@@ -43,7 +43,7 @@ _KINDS = (
     (re.compile(r"@\w+$"), "<user>"),
     (re.compile(r"(https?://|www\.)\S+$", re.IGNORECASE), "<url>"),
     (re.compile(r"#\w+$"), "<hashtag>"),
-    (re.compile(r"[-+]?[.\d]*\d[:,.\d]*$"), "<number>"),
+    (re.compile(r"[-+]?\.*+\d[:,.\d]*+$"), "<number>"),
 )
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")

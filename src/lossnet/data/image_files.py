@@ -5,11 +5,12 @@ Each reader gives the data and, where the files say it, which rows train, valida
 
 from __future__ import annotations
 
+import io
 import warnings
 import zipfile
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.splits import Split
 
 __all__ = [
+    "decode_picture",
     "holds_images",
     "join_parts",
     "read_folder",
@@ -137,9 +139,21 @@ def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray
     if channels not in (1, 3):
         raise DataError(f"image files have 1 or 3 channels, this model wants {channels}", path)
     pictures = {name: _read_picture(file, grey=channels == 1) for name, file in files.items()}
-    if channels == 1:
-        return {name: picture[..., None] for name, picture in pictures.items()}
-    return {name: _coloured(picture) for name, picture in pictures.items()}
+    return {name: _with_channels(picture, channels) for name, picture in pictures.items()}
+
+
+def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[np.uint8]:
+    """The image in the bytes of a PNG or JPEG file, ``(height, width, channels)``, unless it is too large.
+
+    >>> import io
+    >>> from PIL import Image
+    >>> Image.new("L", (40, 30)).save(stream := io.BytesIO(), "PNG")
+    >>> decode_picture(stream.getvalue(), channels=3, most_pixels=1200).shape
+    (30, 40, 3)
+    """
+    if channels not in (1, 3):
+        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}")
+    return _with_channels(_decoded(io.BytesIO(content), channels == 1, most_pixels), channels)
 
 
 def write_mask(path: str | PathLike[str], mask: NDArray[np.uint8]) -> None:
@@ -240,21 +254,32 @@ def _files(folder: Path) -> dict[str, Path]:
 
 def _read_picture(file: Path, grey: bool = False) -> NDArray[np.uint8]:
     """Grey levels ``(height, width)``, or ``(height, width, 3)`` of a colour image unless ``grey``."""
+    try:
+        return _decoded(file, grey)
+    except FileNotFoundError:
+        raise DataError("no such file; check the path", file) from None
+    except DataError as error:
+        raise error.at(file) from None
+
+
+def _decoded(source: Path | BinaryIO, grey: bool, most_pixels: int | None = None) -> NDArray[np.uint8]:
     pillow, operations = _pillow()
     try:
         with warnings.catch_warnings():
             # Pillow only warns of images that would take gigabytes, and raises for larger ones still.
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(file, formats=("PNG", "JPEG")) as opened:
+            with pillow.open(source, formats=("PNG", "JPEG")) as opened:
+                if most_pixels is not None and opened.width * opened.height > most_pixels:
+                    raise pillow.DecompressionBombError(f"{opened.height}×{opened.width} pixels")
                 picture = operations.exif_transpose(opened)
                 picture.load()
     except FileNotFoundError:
-        raise DataError("no such file; check the path", file) from None
+        raise
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
-        raise DataError(f"the image is suspiciously large ({error}); make it smaller", file) from None
+        raise DataError(f"the image is suspiciously large ({error}); make it smaller") from None
     except Exception as error:  # decoders of damaged files raise almost anything
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"not a readable PNG or JPEG image ({reason}); save it again", file) from None
+        raise DataError(f"not a readable PNG or JPEG image ({reason}); save it again") from None
     if picture.mode.startswith("I"):  # 16 bits a pixel
         return (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
     no_colour = picture.mode in ("1", "L", "LA", "La")
@@ -266,6 +291,10 @@ def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.ui
     height, width = size
     resized = pillow.fromarray(picture).resize((width, height), pillow.Resampling.BILINEAR)
     return np.array(resized)
+
+
+def _with_channels(picture: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    return picture[..., None] if channels == 1 else _coloured(picture)
 
 
 def _coloured(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -45,8 +45,10 @@ class Split:
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
             raise DataError(what, path, error.lineno) from None
-        except RecursionError:
-            raise DataError("not a split: nested too deeply", path, 1) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"not a split ({error})", path, 1) from None
         try:
             return cls(*_checked(content, rows))
         except DataError as error:

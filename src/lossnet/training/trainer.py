@@ -33,6 +33,7 @@ from lossnet.training.checkpoint import (
 from lossnet.training.evaluation import Dataset, Views, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
+from lossnet.training.tracking import Tracker, flat
 
 __all__ = ["Dataset", "Interrupted", "NonFiniteLoss", "Trainer"]
 
@@ -88,6 +89,7 @@ class Trainer:
         views: how inputs are seen, such as `lossnet.data.Crops`: at random in training, a few of them in
             validation.
         progress: show a progress bar.
+        tracker: told what each epoch measured.
 
     >>> from lossnet.data import MultiLabelData
     >>> from lossnet.methods import CrossEntropy
@@ -120,6 +122,7 @@ class Trainer:
         identity: Mapping[str, Any] | None = None,
         views: Views | None = None,
         progress: bool = True,
+        tracker: Tracker | None = None,
     ) -> None:
         self.method = method.to(device)
         self.lr = lr
@@ -138,6 +141,7 @@ class Trainer:
         self.identity = dict(identity or {})
         self.views = views
         self.progress = progress
+        self.tracker = tracker
         self._position = _Position()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._schedules: dict[str, torch.optim.lr_scheduler.ReduceLROnPlateau] = {}
@@ -253,6 +257,8 @@ class Trainer:
             metrics = scores.metrics(self.method.space, relaxed, truth)
             self._close_epoch(stage, metrics)
             show.epoch(position.history[-1], self.monitor, position.best)
+            if self.tracker is not None:
+                self.tracker.epoch(len(position.history), flat(position.history[-1]))
             if self._save_is_due():
                 self._save()
         for name, tensor in self.method.state_dict().items():

@@ -299,7 +299,7 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
 
 
 def _meka_count(header: Header) -> int | None:
-    match = re.search(r"(?:^|[\s:])-[cC]\s+(-?\d+)", header.relation)
+    match = re.search(r"(?:^|[\s:])-[cC]\s+(-?[0-9]{1,9})(?![0-9])", header.relation)
     return None if match is None else int(match[1])
 
 
@@ -342,6 +342,10 @@ def read_label_list(path: str | PathLike[str]) -> dict[str, int]:
     except expat.ExpatError as error:
         what = f"not a readable XML label list ({expat.ErrorString(error.code)})"
         raise DataError(f"{what}; correct or replace it", fspath(path), error.lineno) from None
+    except (ValueError, LookupError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"its XML is of no encoding we know ({error}); save it as UTF-8", path, 1) from None
     if not found:
         raise DataError("no <label> in it; it must list the labels", path, 1)
     return found

@@ -24,11 +24,12 @@ __all__ = [
     "parse_rows",
 ]
 
-_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-_NAME = re.compile(rf"({_QUOTED}|(?!['\"])[^ \t]+)[ \t]*")
-_NOMINAL_VALUE = re.compile(rf"[ \t]*({_QUOTED}|(?!['\"])[^,}}]*)[ \t]*([,}}])")
-_CELL = re.compile(rf"[ \t]*({_QUOTED}|(?!['\"])[^,]*)[ \t]*(?:,|$)")
-_SPARSE_CELL = re.compile(rf"[ \t]*([^ \t,]+)[ \t]+({_QUOTED}|(?!['\"])[^,]*)[ \t]*(?:,|$)")
+# Nothing is given back (*+): looking again for another way to match takes cubic time in long runs of blanks.
+_QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
+_NAME = re.compile(rf"({_QUOTED}|(?!['\"])[^ \t]++)[ \t]*+")
+_NOMINAL_VALUE = re.compile(rf"[ \t]*+({_QUOTED}|(?!['\"])[^,}}]*+)[ \t]*+([,}}])")
+_CELL = re.compile(rf"[ \t]*+({_QUOTED}|(?!['\"])[^,]*+)[ \t]*+(?:,|$)")
+_SPARSE_CELL = re.compile(rf"[ \t]*+([^ \t,]++)[ \t]++({_QUOTED}|(?!['\"])[^,]*+)[ \t]*+(?:,|$)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _NUMERIC = {"numeric", "real", "integer"}
 _BLANK = " \t"

@@ -29,7 +29,12 @@ def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
     most = -1
     for number, line in enumerate(read_lines(path, "utf-8"), start=1):
         bits, word, count, *more = (*line.split("\t"), "", "")
-        if len(more) != 2 or not re.fullmatch("[01]+", bits) or not word or not count.isdecimal():
+        if (
+            len(more) != 2
+            or not re.fullmatch("[01]+", bits)
+            or not word
+            or not re.fullmatch("[0-9]{1,18}", count)
+        ):
             what = "not bits, a word and a count, separated by tabs"
             raise DataError(f"{what}; is this a file of Brown clusters?", path, number)
         if word == "<@MENTION>":

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, build, read_lines
-from lossnet.data.readers.xc import Collector
+from lossnet.data.readers.xc import Collector, check_columns
 
 __all__ = ["read_libsvm"]
 
@@ -59,6 +59,7 @@ def read_libsvm(
         what = f"feature {width - 1 + base} occurs, but features={features} from {base}"
         raise DataError(f"{what}; correct one of them", path, last)
     width = max(width, 0) if features is None else features
+    check_columns(path, width, last)
     x, y = collector.matrices(width + shift, len(numbering.names))
     order = numbering.order()
     names = like.feature_names if like else [f"feature_{i + base}" for i in range(width)]
@@ -93,7 +94,7 @@ class _Numbering:
         names = self.names
         if self._fixed:
             return list(range(len(names)))
-        if all(re.fullmatch(r"-?[0-9]+", name) for name in names):
+        if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
             return sorted(range(len(names)), key=lambda i: (int(names[i]), names[i]))
         return sorted(range(len(names)), key=names.__getitem__)
 

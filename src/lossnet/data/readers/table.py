@@ -82,6 +82,7 @@ def read_parquet(
     path = fspath(path)
     try:
         table = parquet.ParquetFile(path).read()
+        table.validate(full=True)  # a damaged file may have indices and strings that are none
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
     except (OSError, pyarrow.ArrowException) as error:

@@ -13,7 +13,9 @@ from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, build, number, number_complaint, read_lines
 
-__all__ = ["Collector", "read_xc"]
+__all__ = ["Collector", "check_columns", "read_xc"]
+
+MOST_COLUMNS = 1 << 23
 
 
 def read_xc(
@@ -59,7 +61,7 @@ def read_xc(
 def is_header(line: str) -> bool:
     """Whether a line could be the header ``n d L``."""
     parts = line.split()
-    return len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts)
+    return len(parts) == 3 and all(p.isascii() and p.isdecimal() and len(p) <= 18 for p in parts)
 
 
 def _header(path: str, line: str) -> tuple[int, int, int]:
@@ -69,7 +71,14 @@ def _header(path: str, line: str) -> tuple[int, int, int]:
     rows, inputs, labels = map(int, line.split())
     if not (rows and inputs and labels):
         raise DataError("the header has a zero; rows, inputs and labels must exist", path, 1)
+    check_columns(path, max(inputs, labels), 1)
     return rows, inputs, labels
+
+
+def check_columns(path: str, columns: int, line: int) -> None:
+    """Refuses more columns than any data set has: naming them all would take the memory of the machine."""
+    if columns > MOST_COLUMNS:
+        raise DataError(f"{columns} columns, more than {MOST_COLUMNS}; correct the number", path, line)
 
 
 def _label(token: str, labels: int) -> int:
@@ -80,8 +89,8 @@ def _label(token: str, labels: int) -> int:
 
 
 def whole(token: str) -> int:
-    """A whole number from 0; `DataError` if it is none."""
-    if not (token.isascii() and token.isdecimal()):
+    """A whole number from 0 that fits 64 bits; `DataError` if it is none."""
+    if not (token.isascii() and token.isdecimal() and len(token) <= 18):
         raise DataError(f"{token!r} is not a whole number from 0; correct the row")
     return int(token)
 

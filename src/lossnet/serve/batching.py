@@ -1,0 +1,124 @@
+"""Concurrent requests, answered together by one thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Batcher", "Busy"]
+
+Item = TypeVar("Item")
+
+
+class Busy(RuntimeError):  # noqa: N818
+    """No more requests can wait, or none are taken any longer."""
+
+
+@dataclass
+class _Job(Generic[Item]):
+    items: Sequence[Item]
+    cost: int
+    future: Future[list[Any]] = field(default_factory=Future)
+
+
+class Batcher(Generic[Item]):
+    """Calls ``answer`` with the items of as many waiting requests as there are.
+
+    Nobody waits for company: what arrives while a batch is being answered makes up the next one.  If a batch
+    fails, its requests are answered one by one, so that none fails for another's sake.
+
+    Args:
+        answer: answers to items, in their order; called in one thread only.
+        together: a batch takes no further request once it costs this much.
+        waiting: requests that may wait; beyond, they are refused as `Busy`.
+        observe: told how many items each batch has.
+
+    >>> batcher = Batcher(lambda items: [item * 2 for item in items], together=64, waiting=8)
+    >>> batcher.submit([1, 2], cost=2).result()
+    [2, 4]
+    >>> batcher.close()
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[list[Item]], list[Any]],
+        together: int,
+        waiting: int,
+        observe: Callable[[int], object] = lambda items: None,
+    ) -> None:
+        self._answer = answer
+        self._together = together
+        self._observe = observe
+        self._queue: queue.Queue[_Job[Item] | None] = queue.Queue(waiting)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken."""
+        return not self._closed and self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._queue.qsize()
+
+    def submit(self, items: Sequence[Item], cost: int) -> Future[list[Any]]:
+        """The answers to come; a future that is cancelled before its turn costs nothing."""
+        if not self.alive:
+            raise Busy("the server is shutting down")
+        job = _Job(items, cost)
+        try:
+            self._queue.put_nowait(job)
+        except queue.Full:
+            raise Busy("too many requests are waiting; try again later") from None
+        return job.future
+
+    def close(self) -> None:
+        """Answers what waits, then stops."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            jobs: list[_Job[Item]] = []
+            cost = 0
+            job = self._queue.get()
+            while job is not None:
+                if job.future.set_running_or_notify_cancel():
+                    jobs.append(job)
+                    cost += job.cost
+                if cost >= self._together:
+                    break
+                try:
+                    job = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            last = job is None
+            if jobs:
+                self._work(jobs)
+
+    def _work(self, jobs: list[_Job[Item]]) -> None:
+        items = [item for job in jobs for item in job.items]
+        try:
+            answers = self._answer(items)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].future.set_exception(error)
+                return
+            for job in jobs:
+                self._work([job])
+            return
+        self._observe(len(items))
+        start = 0
+        for job in jobs:
+            job.future.set_result(answers[start : start + len(job.items)])
+            start += len(job.items)

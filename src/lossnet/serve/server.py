@@ -1,0 +1,80 @@
+"""A process that serves a model until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import uvicorn
+
+from lossnet.model import Model
+from lossnet.serve.app import Limits, create_app
+
+__all__ = ["serve"]
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+def serve(
+    model: Model,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    token: str | None = None,
+    threads: int = 1,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serves a model until SIGTERM or SIGINT; requests that are being answered are finished first.
+
+    Args:
+        model: what answers.
+        host: the address to listen on; by default only this machine is heard.
+        port: 0 for any that is free.
+        limits: of requests.
+        token: what clients must send as ``Authorization: Bearer TOKEN``, if anything.
+        threads: of torch; one model thread and the event loop share the processors, so few are best.
+        ready: told the server's address when it listens.
+    """
+    limits = limits or Limits()
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"port {port}: ports go from 0 to 65535")
+    if threads < 1:
+        raise ValueError(f"threads must be above 0, not {threads}")
+    torch.set_num_threads(threads)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as listener, _signals_end_quietly():
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(model, limits, token),
+            log_level="warning",
+            access_log=False,
+            # A request that is being answered when the signal comes is answered within its time.
+            timeout_graceful_shutdown=int(limits.seconds) + 1,
+        )
+        _Server(config, lambda: ready(address)).run(sockets=[listener])
+
+
+@contextmanager
+def _signals_end_quietly() -> Iterator[None]:
+    """The server raises the signal that ended it again when it is done, for whoever handled it before."""
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: None) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

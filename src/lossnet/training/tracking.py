@@ -1,0 +1,164 @@
+"""Where a run's curves go beside its own history: TensorBoard, MLflow or Weights & Biases.
+
+A `Tracker` is told when a run starts, what each epoch measured, and how it ended.  `tracker` finds one by
+name and imports its library only then.  Where a library fails, training says so and goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TRACKERS", "Tracker", "flat", "tracker"]
+
+
+class Tracker(ABC):
+    """What follows a run."""
+
+    @abstractmethod
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        """A run of this name, with these settings, begins."""
+
+    @abstractmethod
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        """The ``number``-th epoch, from 1, has measured these values."""
+
+    @abstractmethod
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:
+        """The run is over, with these results; not ``completed`` if it was stopped or failed."""
+
+
+def tracker(kind: str, output: Path | None) -> Tracker:
+    """A tracker by its name in `TRACKERS`; ImportError says what to install.
+
+    >>> tracker("carrier pigeon", None)
+    Traceback (most recent call last):
+    ValueError: no tracker 'carrier pigeon'; use tensorboard, mlflow or wandb
+    """
+    if kind not in TRACKERS:
+        *names, last = TRACKERS
+        raise ValueError(f"no tracker {kind!r}; use {', '.join(names)} or {last}")
+    return _Guarded(TRACKERS[kind](output))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers in nested mappings, by names with slashes; what is no number is left out.
+
+    >>> flat({"epoch": 3, "stage": "task net", "losses": {"task_net": 0.5}})
+    {'epoch': 3.0, 'losses/task_net': 0.5}
+    """
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{name}/"))
+        elif isinstance(value, (int, float)):
+            found[f"{prefix}{name}"] = float(value)
+    return found
+
+
+class _TensorBoard(Tracker):
+    """Event files in the run's folder."""
+
+    def __init__(self, output: Path | None) -> None:
+        if output is None:
+            raise ValueError("tracking with tensorboard needs a folder for its files: give --output")
+        _imported("tensorboard", "lossnet[track]")
+        self._writer_class = import_module("torch.utils.tensorboard").SummaryWriter
+        self._folder = output / "tensorboard"
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        self._writer = self._writer_class(str(self._folder))
+        lines = (f"{key}: {value}" for key, value in settings.items())
+        self._writer.add_text("settings", "    " + "\n    ".join(lines))
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            self._writer.add_scalar(key, value, number)
+        self._writer.flush()
+
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:
+        for key, value in values.items():
+            self._writer.add_scalar(f"result/{key}", value, 0)
+        self._writer.close()
+
+
+class _MLflow(Tracker):
+    """A run in the store that ``MLFLOW_TRACKING_URI`` names."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._mlflow = _imported("mlflow", "mlflow")
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        self._mlflow.start_run(run_name=name)
+        self._mlflow.log_params(dict(settings))
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        self._mlflow.log_metrics(dict(values), step=number)
+
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:
+        if values:
+            self._mlflow.log_metrics({f"result/{key}": value for key, value in values.items()})
+        self._mlflow.end_run("FINISHED" if completed else "FAILED")
+
+
+class _WandB(Tracker):
+    """A run in the project that ``WANDB_PROJECT`` names, or ``lossnet``."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._wandb = _imported("wandb", "wandb")
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        project = os.environ.get("WANDB_PROJECT", "lossnet")
+        self._run = self._wandb.init(project=project, name=name, config=dict(settings))
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=number)
+
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:
+        self._run.summary.update({f"result/{key}": value for key, value in values.items()})
+        self._run.finish(exit_code=0 if completed else 1)
+
+
+TRACKERS: dict[str, Callable[[Path | None], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WandB,
+}
+
+
+class _Guarded(Tracker):
+    """Another tracker, until it fails."""
+
+    def __init__(self, guarded: Tracker) -> None:
+        self._guarded: Tracker | None = guarded
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        self._try(lambda guarded: guarded.start(name, settings))
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        self._try(lambda guarded: guarded.epoch(number, values))
+
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:
+        self._try(lambda guarded: guarded.finish(values, completed))
+
+    def _try(self, call: Callable[[Tracker], None]) -> None:
+        if self._guarded is None:
+            return
+        try:
+            call(self._guarded)
+        except Exception as error:
+            self._guarded = None
+            reason = " ".join(str(error).split()) or type(error).__name__
+            print(f"lossnet: tracking failed, training goes on without it ({reason})", file=sys.stderr)
+
+
+def _imported(module: str, install: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"tracking with {module} needs it installed: pip install {install}") from error

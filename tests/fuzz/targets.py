@@ -1,0 +1,384 @@
+"""What is fuzzed: for each target, valid contents to damage, and what must stand them.
+
+A target's ``take`` is given the bytes of one input.  It may read them, or refuse them as it does for users;
+any other exception is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import io
+import json
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lossnet import cli
+from lossnet.build import build
+from lossnet.data import (
+    DataError,
+    Lexicon,
+    Sentences,
+    Split,
+    decode_picture,
+    read,
+    read_embeddings,
+    read_images,
+    read_inputs,
+    read_pictures,
+    read_sentences,
+)
+from lossnet.data.readers.clusters import read_clusters
+from lossnet.model import Model
+from lossnet.serve import create_app
+from lossnet.settings import RecipeError, Settings, read_recipe, recipe_folder
+from lossnet.tasks import LabelTask, MaskTask, TagTask
+
+
+@dataclass(frozen=True)
+class Target:
+    seeds: list[bytes]
+    take: Callable[[bytes], None]
+
+
+# ---------------------------------------------------------------- files
+
+FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+def file(name, reads):
+    """Takes content by writing a file and reading it."""
+
+    def take(content):
+        path = FOLDER / name
+        path.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            for each in reads:
+                with contextlib.suppress(DataError):
+                    each(path)
+
+    return take
+
+
+def labelled(name, labels=None, features=("feature_0", "feature_1")):
+    return file(name, [lambda path: read(path, labels), lambda path: read_inputs(path, features, ["l"])])
+
+
+def archive(compressed=False, **arrays):
+    stream = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(stream, **arrays)
+    return stream.getvalue()
+
+
+def picture(kind, *shape):
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8)).save(stream, kind)
+    return stream.getvalue()
+
+
+def parquet():
+    import pyarrow
+    from pyarrow import parquet
+
+    found = []
+    for columns in (
+        {"a": [1.0, None, 3.0], "kind": ["x", "y", None], "l": [0, 1, 1]},
+        {"a": [1, 2], "b": [True, False], "l": pyarrow.array(["0", "1"]).dictionary_encode()},
+    ):
+        for compression in ("none", "snappy"):
+            stream = io.BytesIO()
+            parquet.write_table(pyarrow.table(columns), stream, compression=compression)
+            found.append(stream.getvalue())
+    return found
+
+
+def pictures_and_masks(content):
+    """An image as a file, beside a mask, and as bytes."""
+    for kind in ("images", "masks"):
+        (FOLDER / "pictures" / kind).mkdir(parents=True, exist_ok=True)
+    (FOLDER / "pictures" / "masks" / "a.png").write_bytes(_MASK)
+    path = FOLDER / "pictures" / "images" / "a.png"
+    path.write_bytes(content)
+    for each in (
+        lambda: read_images(FOLDER / "pictures"),
+        lambda: read_pictures(path, channels=3),
+        lambda: decode_picture(content, channels=1, most_pixels=1 << 16),
+    ):
+        with contextlib.suppress(DataError):
+            each()
+
+
+def label_list(content):
+    path = FOLDER / "listed.arff"
+    path.write_bytes(_ARFF.replace(b": -C 2", b""))
+    path.with_suffix(".xml").write_bytes(content)
+    with contextlib.suppress(DataError):
+        read(path)
+
+
+_MASK = picture("PNG", 6, 5)
+_ARFF = b"""@relation 'r: -C 2'
+@attribute a {0,1}
+@attribute b {0,1}
+@attribute c numeric
+@attribute d {x,y,z}
+@data
+"""
+_CLUS = b"""@relation r
+@attribute a numeric
+@attribute b {p,q}
+@attribute class hierarchical 01,01/02,03
+@data
+"""
+_XML = b"""<?xml version="1.0"?>
+<labels xmlns="http://x/">
+<label name="a"></label>
+<label name="b"/>
+</labels>
+"""
+_CONLL = b"-DOCSTART- -X- O\n\nEU NNP I-ORG\nrejects VBZ O\n\nPeter NNP I-PER\n"
+_X, _Y = np.eye(3, dtype=np.float32), np.array([[1, 0], [0, 1], [1, 1]])
+_IMAGES, _MASKS = np.zeros((3, 4, 5, 3), np.uint8), np.ones((3, 4, 5), np.uint8)
+_PARTS = {f"{part}_{kind}": value for part in ("train", "val", "test")
+          for kind, value in (("images", _IMAGES), ("masks", _MASKS))}  # fmt: skip
+
+READERS = {
+    "arff": Target(
+        [
+            _ARFF + b"0,1,2.5,x\n1,0,?,'y'\n% note\n1,1,4,z\n",
+            _ARFF + b"{0 1,2 2.5}\n{}\n{1 1,3 'y'}\n",
+            b"@RELATION \"music\"\n@ATTRIBUTE 'it\\'s' REAL\n@attribute l {NO, YES}\n@DATA\n-1e-3, YES\n",
+        ],
+        labelled("a.arff", features=("c", "d=x", "d=y", "d=z")),
+    ),
+    "clus": Target([_CLUS + b"1,p,01\n?,q,01/02@03\n"], labelled("c.arff", features=("a", "b=p", "b=q"))),
+    "label-list": Target([_XML], label_list),
+    "csv": Target(
+        [b'size,kind,l\n1,x,0\n,"y, z",1\n3e5,x,1\n', "größe,l\r\n1,0\r\n-2.5,1\r\n".encode()],
+        labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
+    ),
+    "tsv": Target(
+        [b"size\tkind\tl\n1\tx\t0\n2\ty\t1\n"], labelled("a.tsv", "l", ("size", "kind=x", "kind=y"))
+    ),
+    "parquet": Target(parquet(), labelled("a.parquet", "l", ("a", "kind=x", "kind=y"))),
+    "xc": Target([b"2 3 2\n0,1 0:1 2:0.5\n 1:1\n", b"1 1 1\n0 0:1e-3\n"], labelled("a.txt")),
+    "libsvm": Target([b"a,b 1:1 3:0.5 # note\nb 2:1\n", b"0,3 0:1\n1 5:2\n2\n"], labelled("a.svm")),
+    "npz": Target(
+        [archive(x=_X, y=_Y, label_names=np.array(["a", "b"])), archive(compressed=True, x=_X > 0, y=_Y)],
+        labelled("a.npz"),
+    ),
+    "split": Target(
+        [b'{"train": [0, 2], "valid": [1], "test": [3]}\n'],
+        file("split.json", [lambda path: Split.read(path, rows=4)]),
+    ),
+    "sentences": Target(
+        [_CONLL, b"# id 1\nikr\t!\nsmh\tG\n\n@jo\t@\n", "naïve JJ B-X\n . O\n".encode()],
+        file(
+            "a.conll", [lambda path: read_sentences([path]), lambda path: read_sentences([path, path, path])]
+        ),
+    ),
+    "clusters": Target(
+        [b"0010\t<@MENTION>\t9\n0100\tthe\t8\n01\t<URL-a.b>\t7\n"], file("paths.txt", [read_clusters])
+    ),
+    "embeddings": Target(
+        [b"the 0.5 1\nof 0.25 -1\n", b"2 3\na 1 2 3\n. . . 1e-3 2 4\n"],
+        file("glove.txt", [lambda path: read_embeddings(path).matrix(["of", "1" * 50 + "a"])]),
+    ),
+    "embeddings-npz": Target(
+        [archive(words=np.array(["the", "of"]), vectors=np.eye(2, dtype=np.float16))],
+        file("vectors.npz", [read_embeddings]),
+    ),
+    "images-npz": Target(
+        [archive(images=_IMAGES, masks=_MASKS), archive(compressed=True, **_PARTS)],
+        file("images.npz", [read_images]),
+    ),
+    "images": Target(
+        [picture("PNG", 6, 5), picture("PNG", 6, 5, 3), picture("PNG", 6, 5, 4), picture("JPEG", 6, 5, 3)],
+        pictures_and_masks,
+    ),
+}
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def recipe(content):
+    path = FOLDER / "recipe.yaml"
+    path.write_bytes(content)
+    said = None
+    try:
+        found = read_recipe(path)
+        Settings(**{name: value for name, value in found.items() if name not in ("method", "loss")})
+    except RecipeError as error:
+        said = str(error).removeprefix(f"{path}: ")
+    except ValueError as error:
+        said = str(error)
+        assert said.partition(" ")[0] in Settings.__dataclass_fields__
+    assert said is None or "\n" not in said, f"a complaint is one line: {said!r}"
+
+
+_parsers = cli._parsers
+_RECIPES = [path.read_bytes() for path in sorted(recipe_folder().glob("*.yaml"))[::12]]
+_COMMANDS = [
+    b"train\nnowhere.csv\n--method\nseal\n--loss\nnce\n--seed\n3\n--epochs=2\n--energy-lr\n1e-3\n--conditioned\ntrue",
+    b"train\nnowhere\n--labels\na\nb\n--recipe\nnowhere.yaml\n--solver\nneumann\n--quiet\n--threads\n2\n--output\nout",
+    b"evaluate\nnowhere\nmine.csv\n--device\ncpu\n--split\nsplit.json",
+    b"predict\nnowhere\nnew.csv\n-o\nout.csv\n--decode\nexpected-f1",
+    b"predict\nnowhere\n--text\nAnn went to Paris.",
+    b"serve\nnowhere\n--port\n8000\n--host\n127.0.0.1\n--timeout\n3.5\n--queue\n4",
+    b"report\nnowhere\nnowhere2\n--output\npage.html",
+    b"data\nshow\nnowhere.arff\n--labels\nx",
+    b"methods",
+    b"--version",
+]
+
+
+def command_line(content):
+    """Arguments, one on each line, to a command line in an empty folder."""
+    arguments = content.decode("utf-8", "surrogateescape").split("\n")
+    empty = FOLDER / "empty"
+    empty.mkdir(exist_ok=True)
+    errors = io.StringIO()
+    with (
+        contextlib.chdir(empty),
+        contextlib.redirect_stderr(errors),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        by_parser = False
+        try:
+            status = cli.main(arguments)
+        except SystemExit as end:
+            status, by_parser = end.code, True
+    assert status in (0, 2), status
+    if status and not by_parser:
+        said = errors.getvalue()
+        assert said.startswith("lossnet: "), said
+        assert said.count("\n") == 1, f"a complaint is one line: {said!r}"
+
+
+@functools.cache
+def built_once():
+    """The command line's parsers, which take longer to make than all the rest."""
+    return _parsers()
+
+
+CONFIGURATION = {
+    "recipe": Target(
+        [*_RECIPES, b"energy_lr: 1e-3\nepochs: 5\nsolver: neumann\nconditioned: true\nloss: nce\n"], recipe
+    ),
+    "command-line": Target(_COMMANDS, command_line),
+}
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def model_of(task, **settings):
+    torch.manual_seed(0)
+    small = Settings(task_hidden=4, image_net="unet", image_width=4, **settings)
+    return Model(
+        build("cross-entropy", "none", small, task).eval(), ("cross-entropy", "none"), small, task, 0.5
+    )
+
+
+class Http:
+    """Takes a body, or a whole request: lines ``METHOD PATH`` and headers, an empty one, and the body."""
+
+    def __init__(self, make):
+        self._make = make
+
+    @functools.cached_property
+    def _running(self):
+        app, loop = create_app(self._make(), token="secret"), asyncio.new_event_loop()
+        lifespan = app.router.lifespan_context(app)
+        loop.run_until_complete(lifespan.__aenter__())
+        return app, loop, lifespan
+
+    def __call__(self, content):
+        app, loop, _ = self._running
+        head, _, body = content.partition(b"\n\n")
+        first, *lines = head.split(b"\n")
+        method, _, path = first.decode("latin-1").partition(" ")
+        headers = [tuple(part.strip() for part in line.partition(b":")[::2]) for line in lines]
+        status, said = loop.run_until_complete(self._asked(app, method, path, headers, body))
+        assert status < 500, (status, said)
+        if path == "/predict":
+            assert isinstance(json.loads(said), dict)
+
+    async def _asked(self, app, method, path, headers, body):
+        half = len(body) // 2
+        parts = [(body[:half], True), (body[half:], False)]
+        sent = []
+
+        async def receive():
+            part, more = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": more}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.lower(), value) for name, value in headers],
+        }
+        await app(scope, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+_HEAD = b"POST /predict\nauthorization: Bearer secret\ncontent-type: application/json\n\n"
+_READ = Sentences((("Ann", "went", "to", "to", "Ann"),), (("B", "O", "O", "O", "B"),))
+
+
+def asking(*instances):
+    return _HEAD + json.dumps({"instances": instances}).encode()
+
+
+def encoded(content):
+    return {"image": base64.b64encode(content).decode()}
+
+
+HTTP = {
+    "http-labels": Target(
+        [
+            asking([0.5, 1, None], {"size": 3, "kind": "x"}),
+            asking({"size": -1.5e3, "kind=x": 0, "kind=y": 1}),
+            b"GET /health\n\n",
+            b"GET /metrics\nauthorization: Bearer secret\n\n",
+        ],
+        Http(lambda: model_of(LabelTask(("size", "kind=x", "kind=y"), ("fun", "sad")))),
+    ),
+    "http-tags": Target(
+        [
+            asking("Ann went to http://a.b 12:30...", ["Ann", "to", "10" * 20]),
+            asking({"tokens": ["Ann", "é"]}),
+        ],
+        Http(lambda: model_of(TagTask(Lexicon.fit(_READ, ("O", "B"), ("case", "shape", "characters"))))),
+    ),
+    "http-masks": Target(
+        [
+            asking([[[0, 128, 255], [1, 2, 3]]] * 2, [[[0.5, 1, 0]]]),
+            asking(encoded(picture("PNG", 6, 5, 3)), encoded(picture("JPEG", 3, 3))),
+        ],
+        Http(lambda: model_of(MaskTask(channels=3, size=(6, 5)))),
+    ),
+}
+
+TARGETS = {**READERS, **CONFIGURATION, **HTTP}
+
+# ``zipfile`` warns of names that come twice, which damage brings about.
+warnings.filterwarnings("ignore", category=UserWarning, module=zipfile.__name__)

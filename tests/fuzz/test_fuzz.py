@@ -1,0 +1,114 @@
+"""Generated bad inputs meet our own errors: no other exception, no hang, no growth.
+
+``make fuzz`` runs 50,000 inputs against each target (``N=…`` for another number) and keeps what fails under
+``corpus/``, one folder for each target; a plain test run tries a few, and the whole corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import resource
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as choices
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
+NUMBER = int(os.environ.get("FUZZ", "0"))
+#: hypothesis remembers what it has tried, so that many inputs are tried in rounds
+ROUND = 1000
+SECONDS = 10
+#: growth of the process that is no leak, and which rounds may take it for caches
+GROWTH_MIB, WARM = 64, 3
+
+
+def _imported(name):
+    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", HERE / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+damaged, targets = _imported("damage").damaged, _imported("targets")
+
+
+class Hang(BaseException):
+    """Nothing that a reader would catch."""
+
+
+@contextmanager
+def watched():
+    def ring(number, frame):
+        raise Hang(f"no end after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def resident_mib():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+@pytest.mark.parametrize("name", list(targets.TARGETS))
+def test_damaged_inputs(name, monkeypatch):
+    monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)
+    total = NUMBER or (30 if name == "command-line" else 150)
+    memory = []
+    for turn, done in enumerate(range(0, total, ROUND)):
+        attack(name, min(ROUND, total - done), turn)
+        memory.append(resident_mib())
+    if len(memory) > WARM:
+        early, late = memory[WARM], memory[-1]
+        print(f"{name}: {total} inputs, {early:.0f} MiB after {WARM + 1} rounds, {late:.0f} at the end")
+        assert late - early < GROWTH_MIB
+
+
+def attack(name, examples, turn):
+    """Tries a round of inputs; the smallest that fails is kept, if there are many to try."""
+    target = targets.TARGETS[name]
+    tried = b""
+
+    @hypothesis.seed(turn if NUMBER else None)
+    @choices(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(damaged(target.seeds))
+    def one(content):
+        nonlocal tried
+        tried = content
+        with watched():
+            target.take(content)
+
+    try:
+        one()
+    except BaseException:
+        if NUMBER:
+            (CORPUS / name).mkdir(parents=True, exist_ok=True)
+            (CORPUS / name / hashlib.sha256(tried).hexdigest()[:12]).write_bytes(tried)
+        raise
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_past_failures(path):
+    with watched():
+        targets.TARGETS[path.parent.name].take(path.read_bytes())
