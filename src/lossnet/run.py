@@ -140,8 +140,8 @@ class Fitted:
 def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None, follow: Tracker | None = None) -> Fitted:
     """Trains on loaded data and tunes the threshold; reads and writes nothing but the checkpoint.
 
-    ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow`` is told
-    of the run.
+    ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
+    is told of the run.
     """
     device = find_device(run.device)
     started = time.monotonic()
@@ -152,7 +152,8 @@ def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None, follow: Tra
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
     title = " ".join([data.name, *model.names, f"seed {run.seed}"])
-    told = {**names, "seed": run.seed, **dataclasses.asdict(model.settings)}
+    method, loss = model.names
+    told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
     with _followed(follow, title, told) as results:
         history = trainer.fit(train, _placed(data.valid, device), run.resume)
         metrics = tune_and_measure(model, data, device)
