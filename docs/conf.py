@@ -23,7 +23,7 @@ exclude_patterns = ["tools"]
 nitpicky = True
 # Other libraries' names are not linked: their inventories would have to be fetched.
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|numpy|scipy|collections|pathlib|os|argparse|types|typing|abc)\..*"),
+    ("py:.*", r"(?!lossnet\.)[a-z_]\w*\..+"),
     ("py:class", r"(Tensor|NDArray|Path)"),
 ]
 

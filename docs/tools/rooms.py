@@ -34,13 +34,15 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def rooms() -> list[ModuleType]:
     """Modules of the package, and packages at any depth, that say what is theirs."""
-    found = []
-    for info in pkgutil.walk_packages(lossnet.__path__, "lossnet."):
-        if info.name.count(".") == 1 or info.ispkg:
-            module = importlib.import_module(info.name)
-            if hasattr(module, "__all__"):
-                found.append(module)
-    return sorted(found, key=lambda module: module.__name__)
+    found = [module for module in modules() if module.__name__.count(".") == 1 or hasattr(module, "__path__")]
+    return sorted((module for module in found if hasattr(module, "__all__")), key=lambda room: room.__name__)
+
+
+@cache
+def modules() -> list[ModuleType]:
+    """All modules of the package, but for those that run when they are imported."""
+    names = [info.name for info in pkgutil.walk_packages(lossnet.__path__, "lossnet.")]
+    return [importlib.import_module(name) for name in names if not name.endswith(".__main__")]
 
 
 def write(folder: Path) -> None:
@@ -151,9 +153,9 @@ def resolve(
 def _names() -> frozenset[str]:
     """The names of all modules, of what is defined in them, and of what is defined in their classes."""
     found: set[str] = set()
-    for info in pkgutil.walk_packages(lossnet.__path__, "lossnet."):
-        found.add(info.name.rpartition(".")[2])
-        for name, value in vars(importlib.import_module(info.name)).items():
+    for module in modules():
+        found.add(module.__name__.rpartition(".")[2])
+        for name, value in vars(module).items():
             found.add(name)
             if inspect.isclass(value) and value.__module__.startswith("lossnet."):
                 found.update(dir(value))
