@@ -2,6 +2,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -117,12 +118,25 @@ def test_train_on_embedded_data(tmp_path, capsys):
         3,
     )
     assert str(output) in shown.replace("\n", "")
+    assert shown.splitlines()[-1] == f"for a page about it: lossnet report {output}"
     assert sorted(path.name for path in output.iterdir()) == [
         "history.jsonl",
         "model",
         "result.json",
     ]
     assert (output / "model" / "model.safetensors").is_file()
+
+
+def test_the_last_line_of_training_can_be_typed_as_it_is(tmp_path, capsys):
+    output, data = tmp_path / "a run", tmp_path / "my data"
+    options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--data-dir", str(data)]
+    assert main(["train", "digits-pairs", *options, "--output", str(output)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1].removeprefix("for a page about it: ")
+    command, *arguments = shlex.split(line)
+    assert (command, arguments[0]) == ("lossnet", "report")
+    assert arguments[-2:] == ["--data-dir", str(data)]
+    assert main(arguments) == 0
+    assert (output / "report.html").is_file()
 
 
 def test_train_on_ones_own_table(trained):

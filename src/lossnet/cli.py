@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,9 @@ def _train(options: Namespace) -> None:
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
+        where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
+        # The page asks the energy about every pair of labels: half a minute for a thousand, if it is wanted.
+        print(f"for a page about it: {shlex.join(['lossnet', 'report', str(output), *where])}")
 
 
 def _evaluate(options: Namespace) -> None:
