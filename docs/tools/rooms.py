@@ -27,9 +27,15 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Writes the pages when a build begins, and finds what docstrings mean by short names."""
     app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "api"))
     app.connect("autodoc-process-docstring", name_bases)
+    app.connect("autodoc-skip-member", generated)
     app.connect("autodoc-process-signature", readable)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def generated(app: Sphinx, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
+    """Leaves out the methods that scikit-learn gives estimators for routing metadata."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
 def rooms() -> list[ModuleType]:
