@@ -270,7 +270,7 @@ class Data:
 
     def batch(self, indices):
         length = int(self.whole.mask[indices].sum(1).max())
-        return Batch(*(part[indices][:, :length] for part in self.whole))
+        return Batch(*(part[indices][:, :length] for part in self.whole[:3]))
 
 
 INFERENCE = GradientInference(steps=5, lr=0.5)
