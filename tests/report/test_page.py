@@ -231,6 +231,19 @@ def test_tags_that_mark_no_spans(parts_of_speech, tmp_path, method):
     assert "A ✗" not in page.text, "with one model there is nobody to tell apart"
 
 
+def test_other_training_sentences_under_the_same_name_are_noticed(tag_runs, tmp_path):
+    shutil.copytree(tag_runs[0].parent / "names", tmp_path / "names")
+    shutil.copytree(tag_runs[0], tmp_path / "run")
+    with (tmp_path / "names" / "train.conll").open("a", encoding="utf-8") as stream:
+        stream.write("\nOslo I-NEW\nran O\n")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["source"]["data"] = str(tmp_path / "names")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    page = Page(write([tmp_path / "run"], progress=False))
+    assert "the tag 'S-NEW' is none of those known" in page.text
+    assert "Examples" in page.texts
+
+
 def test_figures_of_a_tag_are_those_of_its_seeds(tags_page, tag_runs):
     data = load(tag_runs[0].parent / "names")
     scores = []

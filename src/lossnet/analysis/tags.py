@@ -88,8 +88,11 @@ def count_transitions(sentences: Iterable[Sequence[str]], tags: Sequence[str]) -
     numbers = {tag: number for number, tag in enumerate(tags)}
     counts = torch.zeros(len(tags), len(tags))
     found = Counter(pair for sentence in sentences for pair in pairwise(sentence))
-    for (tag, following), count in found.items():
-        counts[numbers[tag], numbers[following]] = count
+    try:
+        for (tag, following), count in found.items():
+            counts[numbers[tag], numbers[following]] = count
+    except KeyError as error:
+        raise ValueError(f"the tag {error.args[0]!r} is none of those known: {', '.join(tags)}") from None
     return counts
 
 

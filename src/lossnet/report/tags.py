@@ -19,7 +19,7 @@ from lossnet.analysis import (
     tag_scores,
 )
 from lossnet.data import Lexicon, Sentences
-from lossnet.model import ModelError, load_energy
+from lossnet.model import load_energy
 from lossnet.report.draw import heat_map
 from lossnet.report.evidence import Evidence, Output, Section, Tell
 from lossnet.report.markup import Markup, join, tag
@@ -81,16 +81,17 @@ def _chosen_tags(evidence: Evidence, output: Output) -> list[list[str]]:
 
 
 def _learned(evidence: Evidence) -> Markup:
+    names = _lexicon(evidence).tags
     try:
         energy = load_energy(evidence.subject.run.folder)
-    except ModelError as error:
+        counts = count_transitions(_true_tags(evidence.data.train), names)
+    except ValueError as error:  # no energy, or other training data under the same name
         return missing(f"Nothing to show: {error}.")
-    names = _lexicon(evidence).tags
     numbers = evidence.spaced(INSTANCES)
     batch = evidence.batch(numbers)
     assert batch.mask is not None
     curvature = -cross_hessian(energy, batch.x, evidence.subject.relaxed[numbers], batch.mask, ASKED)
-    found = Transitions(curvature, count_transitions(_true_tags(evidence.data.train), names))
+    found = Transitions(curvature, counts)
     return join(
         tag(
             "p",
@@ -235,8 +236,8 @@ def _examples(evidence: Evidence) -> Markup:
         tag(
             "p",
             f"Evenly spaced {evidence.part} sentences, so that nobody has chosen them (first seed). "
-            "The true tag is under its word; ✗ is a wrong prediction, ✓ a right one beside it.",
-            f" {who}." if len(groups) > 1 else None,
+            "The true tag is under its word, and under that ✗ a wrong prediction",
+            f" or ✓ a right one beside it. {who}." if len(groups) > 1 else ".",
         ),
         palette.key(),
         tag("div", *cards, class_="cards"),
