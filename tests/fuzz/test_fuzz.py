@@ -90,7 +90,7 @@ def attack(name, examples, turn):
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(damaged(target.seeds))
+    @given(damaged(target.seeds, turn))
     def one(content):
         nonlocal tried
         tried = content
