@@ -67,20 +67,21 @@ def resident_mib():
 def test_damaged_inputs(name, monkeypatch):
     monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)
     total = NUMBER or (30 if name == "command-line" else 150)
-    memory = []
+    memory, tried = [], 0
     for turn, done in enumerate(range(0, total, ROUND)):
-        attack(name, min(ROUND, total - done), turn)
-        memory.append(resident_mib())
+        tried += attack(name, min(ROUND, total - done), turn)
+        if NUMBER:
+            memory.append(resident_mib())
     if len(memory) > WARM:
         early, late = memory[WARM], memory[-1]
-        print(f"{name}: {total} inputs, {early:.0f} MiB after {WARM + 1} rounds, {late:.0f} at the end")
+        print(f"{name}: {tried} inputs, {early:.0f} MiB after {WARM + 1} rounds, {late:.0f} at the end")
         assert late - early < GROWTH_MIB
 
 
 def attack(name, examples, turn):
-    """Tries a round of inputs; the smallest that fails is kept, if there are many to try."""
+    """Tries a round of inputs and counts them; one that fails is kept, if there are many to try."""
     target = targets.TARGETS[name]
-    tried = b""
+    tried, last = 0, b""
 
     @hypothesis.seed(turn if NUMBER else None)
     @choices(
@@ -92,8 +93,8 @@ def attack(name, examples, turn):
     )
     @given(damaged(target.seeds, turn))
     def one(content):
-        nonlocal tried
-        tried = content
+        nonlocal tried, last
+        tried, last = tried + 1, content
         with watched():
             target.take(content)
 
@@ -102,8 +103,9 @@ def attack(name, examples, turn):
     except BaseException:
         if NUMBER:
             (CORPUS / name).mkdir(parents=True, exist_ok=True)
-            (CORPUS / name / hashlib.sha256(tried).hexdigest()[:12]).write_bytes(tried)
+            (CORPUS / name / hashlib.sha256(last).hexdigest()[:12]).write_bytes(last)
         raise
+    return tried
 
 
 @pytest.mark.parametrize(
