@@ -34,20 +34,25 @@ _NUMBER = re.compile(rb"\d+")
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "cp037", "utf-7")
 
 
-def damaged(seeds, salt=0):
-    """One of some valid contents after one to four mishaps.
+def damaged(seeds, count, salt):
+    """So many valid contents, each after one to four mishaps.
 
-    Mishaps are made by a generator of our own: hypothesis takes longer to choose them than readers to read.
+    Mishaps are made by a generator of our own, and many contents at a time: hypothesis takes longer to choose
+    than readers to read.
     """
 
     def make(number, mishaps):
         random = Random(f"{salt}/{number}")
-        content = random.choice(seeds)
-        for _ in range(mishaps):
-            content = random.choice(_MISHAPS)(random, content, seeds)
-        return content[: 1 << 17]
+        return [_damage(random, seeds, mishaps) for _ in range(count)]
 
     return st.builds(make, st.integers(0, 1 << 62), st.integers(1, 4))
+
+
+def _damage(random, seeds, mishaps):
+    content = random.choice(seeds)
+    for _ in range(mishaps):
+        content = random.choice(_MISHAPS)(random, content, seeds)
+    return content[: 1 << 17]
 
 
 def _span(random, content, longest=64):

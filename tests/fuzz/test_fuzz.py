@@ -23,8 +23,8 @@ from hypothesis import settings as choices
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 NUMBER = int(os.environ.get("FUZZ", "0"))
-#: hypothesis remembers what it has tried, so that many inputs are tried in rounds
-ROUND = 1000
+#: hypothesis remembers what it has tried, so that many inputs are tried in rounds, some at a time
+ROUND, TOGETHER = 1000, 10
 SECONDS = 10
 #: growth of the process that is no leak, and which rounds may take it for caches
 GROWTH_MIB, WARM = 64, 3
@@ -78,28 +78,29 @@ def test_damaged_inputs(name, monkeypatch):
         assert late - early < GROWTH_MIB
 
 
-def attack(name, examples, turn):
+def attack(name, inputs, turn):
     """Tries a round of inputs and counts them; one that fails is kept, if there are many to try."""
     target = targets.TARGETS[name]
     tried, last = 0, b""
 
     @hypothesis.seed(turn if NUMBER else None)
     @choices(
-        max_examples=examples,
+        max_examples=-(-inputs // TOGETHER),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(damaged(target.seeds, turn))
-    def one(content):
+    @given(damaged(target.seeds, TOGETHER, turn))
+    def some(contents):
         nonlocal tried, last
-        tried, last = tried + 1, content
-        with watched():
-            target.take(content)
+        for content in contents:
+            tried, last = tried + 1, content
+            with watched():
+                target.take(content)
 
     try:
-        one()
+        some()
     except BaseException:
         if NUMBER:
             (CORPUS / name).mkdir(parents=True, exist_ok=True)
