@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests docs/conf.py docs/tools
 
-.PHONY: install run test chromium docs notebooks bench bench-peers clean
+.PHONY: install run test fuzz chromium docs notebooks bench bench-peers clean
 
 install: .venv/installed
 
@@ -20,6 +20,10 @@ test: install chromium  ## formatting, lint, types, tests, the examples in docst
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+N ?= 50000
+fuzz: install  ## N damaged inputs against every reader, the configuration and the server; failures go to the corpus
+	FUZZ=$(N) OMP_NUM_THREADS=1 nice $(BIN)/pytest -rA --tb=short tests/fuzz
 
 chromium:  ## the browser that looks at the report; where there is none and none can be had, its tests are skipped
 	@command -v chromium >/dev/null || apt-get install --yes chromium >/dev/null 2>&1 || echo "no chromium here"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -33,77 +34,88 @@ _NUMBER = re.compile(rb"\d+")
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "cp037", "utf-7")
 
 
-@st.composite
-def damaged(draw, seeds):
-    """One of some valid contents after one to four mishaps."""
-    content = draw(st.sampled_from(seeds))
-    for _ in range(draw(st.integers(1, 4))):
-        content = draw(st.sampled_from(_MISHAPS))(draw, content, seeds)
+def damaged(seeds, count, salt):
+    """So many valid contents, each after one to four mishaps.
+
+    Mishaps are made by a generator of our own, and many contents at a time: hypothesis takes longer to choose
+    than readers to read.
+    """
+
+    def make(number, mishaps):
+        random = Random(f"{salt}/{number}")
+        return [_damage(random, seeds, mishaps) for _ in range(count)]
+
+    return st.builds(make, st.integers(0, 1 << 62), st.integers(1, 4))
+
+
+def _damage(random, seeds, mishaps):
+    content = random.choice(seeds)
+    for _ in range(mishaps):
+        content = random.choice(_MISHAPS)(random, content, seeds)
     return content[: 1 << 17]
 
 
-def _span(draw, content, longest=64):
-    start = draw(st.integers(0, len(content)))
-    return start, draw(st.integers(start, min(len(content), start + longest)))
+def _span(random, content, longest=64):
+    start = random.randint(0, len(content))
+    return start, random.randint(start, min(len(content), start + longest))
 
 
-def _flip(draw, content, seeds):
+def _flip(random, content, seeds):
     if not content:
         return content
-    place, bit = draw(st.integers(0, len(content) - 1)), draw(st.integers(0, 7))
-    return content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+    place = random.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << random.randrange(8))]) + content[place + 1 :]
 
 
-def _cut(draw, content, seeds):
-    return content[: draw(st.integers(0, len(content)))]
+def _cut(random, content, seeds):
+    return content[: random.randint(0, len(content))]
 
 
-def _remove(draw, content, seeds):
-    start, end = _span(draw, content)
+def _remove(random, content, seeds):
+    start, end = _span(random, content)
     return content[:start] + content[end:]
 
 
-def _repeat(draw, content, seeds):
-    start, end = _span(draw, content)
-    times = draw(st.sampled_from([2, 3, 50, 1000]))
-    return content[:start] + content[start:end] * times + content[end:]
+def _repeat(random, content, seeds):
+    start, end = _span(random, content)
+    return content[:start] + content[start:end] * random.choice([2, 3, 50, 1000]) + content[end:]
 
 
-def _insert(draw, content, seeds):
-    place, piece = draw(st.integers(0, len(content))), draw(st.sampled_from(PIECES))
-    return content[:place] + piece + content[place:]
+def _insert(random, content, seeds):
+    place = random.randint(0, len(content))
+    return content[:place] + random.choice(PIECES) + content[place:]
 
 
-def _overwrite(draw, content, seeds):
-    place = draw(st.integers(0, len(content)))
-    piece = draw(st.sampled_from(PIECES) | st.binary(max_size=8))
+def _overwrite(random, content, seeds):
+    place = random.randint(0, len(content))
+    piece = random.choice([random.choice(PIECES), random.randbytes(random.randint(1, 8))])
     return content[:place] + piece + content[place + len(piece) :]
 
 
-def _splice(draw, content, seeds):
-    start, _ = _span(draw, content)
-    other = draw(st.sampled_from(seeds))
-    first, last = _span(draw, other, 4096)
-    return content[:start] + other[first:last] + content[draw(st.integers(start, len(content))) :]
+def _splice(random, content, seeds):
+    start, _ = _span(random, content)
+    other = random.choice(seeds)
+    first, last = _span(random, other, 4096)
+    return content[:start] + other[first:last] + content[random.randint(start, len(content)) :]
 
 
-def _renumber(draw, content, seeds):
+def _renumber(random, content, seeds):
     found = list(_NUMBER.finditer(content))
     if not found:
         return content
-    number, piece = draw(st.sampled_from(found)), draw(st.sampled_from(PIECES))
-    return content[: number.start()] + piece + content[number.end() :]
+    number = random.choice(found)
+    return content[: number.start()] + random.choice(PIECES) + content[number.end() :]
 
 
-def _swap_lines(draw, content, seeds):
+def _swap_lines(random, content, seeds):
     lines = content.split(b"\n")
-    one, other = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+    one, other = random.randrange(len(lines)), random.randrange(len(lines))
     lines[one], lines[other] = lines[other], lines[one]
     return b"\n".join(lines)
 
 
-def _recode(draw, content, seeds):
-    return content.decode("utf-8", "replace").encode(draw(st.sampled_from(_ENCODINGS)), "replace")
+def _recode(random, content, seeds):
+    return content.decode("utf-8", "replace").encode(random.choice(_ENCODINGS), "replace")
 
 
 _MISHAPS = [

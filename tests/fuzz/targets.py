@@ -7,14 +7,15 @@ any other exception is a failure.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import contextlib
 import functools
 import io
 import json
+import shutil
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class Target:
 # ---------------------------------------------------------------- files
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def file(name, reads):
@@ -379,6 +381,3 @@ HTTP = {
 }
 
 TARGETS = {**READERS, **CONFIGURATION, **HTTP}
-
-# ``zipfile`` warns of names that come twice, which damage brings about.
-warnings.filterwarnings("ignore", category=UserWarning, module=zipfile.__name__)

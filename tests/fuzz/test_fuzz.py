@@ -23,8 +23,8 @@ from hypothesis import settings as choices
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 NUMBER = int(os.environ.get("FUZZ", "0"))
-#: hypothesis remembers what it has tried, so that many inputs are tried in rounds
-ROUND = 1000
+#: hypothesis remembers what it has tried, so that many inputs are tried in rounds, some at a time
+ROUND, TOGETHER = 1000, 10
 SECONDS = 10
 #: growth of the process that is no leak, and which rounds may take it for caches
 GROWTH_MIB, WARM = 64, 3
@@ -67,43 +67,46 @@ def resident_mib():
 def test_damaged_inputs(name, monkeypatch):
     monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)
     total = NUMBER or (30 if name == "command-line" else 150)
-    memory = []
+    memory, tried = [], 0
     for turn, done in enumerate(range(0, total, ROUND)):
-        attack(name, min(ROUND, total - done), turn)
-        memory.append(resident_mib())
+        tried += attack(name, min(ROUND, total - done), turn)
+        if NUMBER:
+            memory.append(resident_mib())
     if len(memory) > WARM:
         early, late = memory[WARM], memory[-1]
-        print(f"{name}: {total} inputs, {early:.0f} MiB after {WARM + 1} rounds, {late:.0f} at the end")
+        print(f"{name}: {tried} inputs, {early:.0f} MiB after {WARM + 1} rounds, {late:.0f} at the end")
         assert late - early < GROWTH_MIB
 
 
-def attack(name, examples, turn):
-    """Tries a round of inputs; the smallest that fails is kept, if there are many to try."""
+def attack(name, inputs, turn):
+    """Tries a round of inputs and counts them; one that fails is kept, if there are many to try."""
     target = targets.TARGETS[name]
-    tried = b""
+    tried, last = 0, b""
 
     @hypothesis.seed(turn if NUMBER else None)
     @choices(
-        max_examples=examples,
+        max_examples=-(-inputs // TOGETHER),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(damaged(target.seeds))
-    def one(content):
-        nonlocal tried
-        tried = content
-        with watched():
-            target.take(content)
+    @given(damaged(target.seeds, TOGETHER, turn))
+    def some(contents):
+        nonlocal tried, last
+        for content in contents:
+            tried, last = tried + 1, content
+            with watched():
+                target.take(content)
 
     try:
-        one()
+        some()
     except BaseException:
         if NUMBER:
             (CORPUS / name).mkdir(parents=True, exist_ok=True)
-            (CORPUS / name / hashlib.sha256(tried).hexdigest()[:12]).write_bytes(tried)
+            (CORPUS / name / hashlib.sha256(last).hexdigest()[:12]).write_bytes(last)
         raise
+    return tried
 
 
 @pytest.mark.parametrize(

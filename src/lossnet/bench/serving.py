@@ -52,7 +52,9 @@ class _Tally:
 def run(
     output: Path, clients: int = CLIENTS, seconds: float = SECONDS, warm_up: float = WARM_UP
 ) -> dict[str, Any]:
-    """Prints and writes latencies, requests per second, failures and the server's memory."""
+    """Prints and writes latencies, requests per second, failures and the server's memory; Linux only."""
+    if not Path("/proc/self/status").exists():
+        raise ValueError("memory is read from /proc, which this system does not have: use Linux")
     folder = output / "run"
     if not (folder / "result.json").exists():
         settings = Settings(epochs=5)
@@ -65,8 +67,9 @@ def run(
         asking = _Clients(port, questions.tolist(), expected.tolist())
         before_all = os.getloadavg()[0]
         asyncio.run(asking.ask(warm_up))
-        before = _resident_mib(process.pid)
+        before, busy = _resident_mib(process.pid), _processor_seconds(process.pid)
         tally = asyncio.run(asking.ask(seconds))
+        busy = _processor_seconds(process.pid) - busy
         after, most = _resident_mib(process.pid), _resident_mib(process.pid, "VmHWM")
         process.send_signal(signal.SIGTERM)
         status = process.wait(60)
@@ -82,6 +85,7 @@ def run(
             "p99": round(p99, 2),
             "most": round(max(tally.seconds) * 1000, 2),
         },
+        "server_milliseconds_per_request": round(busy * 1000 / len(tally.seconds), 3),
         "resident_mib": {"before": before, "after": after, "most": most},
         "exit_status": status,
         "machine": {**_machine(), "processors_used": processors, "load_average_before": round(before_all, 2)},
@@ -171,6 +175,12 @@ def _resident_mib(pid: int, name: str = "VmRSS") -> float:
     return round(int(found[1]) / 1024, 1)
 
 
+def _processor_seconds(pid: int) -> float:
+    """Time that a process has had a processor, which other work on the machine does not change."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _machine() -> dict[str, Any]:
     packages = ("torch", "fastapi", "starlette", "uvicorn")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
@@ -183,6 +193,8 @@ def _show(result: dict[str, Any]) -> None:
     table = Table("", "", title=f"{result['clients']} clients for {result['seconds']:g} s")
     table.add_row("requests per second", f"{result['requests_per_second']:.0f}")
     table.add_row("p50, p99, slowest (ms)", f"{times['p50']}, {times['p99']}, {times['most']}")
+    busy = result["server_milliseconds_per_request"]
+    table.add_row("the server's processor time for a request (ms)", f"{busy}")
     table.add_row("failed requests", f"{sum(result['failures'].values())} of {result['requests']}")
     table.add_row("server's memory before, after (MiB)", f"{memory['before']}, {memory['after']}")
     Console().print(table)
