@@ -262,7 +262,7 @@ def _checked(path: Path, name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
