@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,6 +127,7 @@ def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repe
     lines = read_lines(path, encoding)
     relation = ""
     attributes: dict[str, Attribute] = {}
+    counts: dict[str, int] = {}
     for position, raw in enumerate(lines, start=1):
         text = raw.strip(_BLANK)
         if not text or text.startswith("%"):
@@ -138,7 +138,7 @@ def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repe
         elif keyword == "@attribute":
             attribute = _attribute(path, position, rest)
             if number_repeats:
-                attribute = replace(attribute, name=_unused(attribute.name, attributes))
+                attribute = replace(attribute, name=_unused(attribute.name, attributes, counts))
             if attribute.name in attributes:
                 first = attributes[attribute.name].line
                 what = f"attribute {attribute.name!r} is declared twice (first in line {first})"
@@ -155,9 +155,13 @@ def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repe
     raise DataError(what, path, len(lines))
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
-    numbered = (f"{name} ({count})" for count in itertools.count(2))
-    return name if name not in taken else next(other for other in numbered if other not in taken)
+def _unused(name: str, taken: Collection[str], counts: dict[str, int]) -> str:
+    """The name itself or the next of ``name (2)``, ``name (3)``, …, of which ``counts`` has the last."""
+    unused = name
+    while unused in taken:
+        counts[name] = counts.get(name, 1) + 1
+        unused = f"{name} ({counts[name]})"
+    return unused
 
 
 def _first_word(text: str) -> tuple[str, str]:

@@ -140,11 +140,13 @@ def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[lis
 
 
 def _check_columns(path: str, names: list[str], line: int) -> None:
+    seen: set[str] = set()
     for name in names:
         if not name:
             raise DataError("a column without a name; name all columns", path, line)
-        if names.count(name) > 1:
+        if name in seen:
             raise DataError(f"column {name!r} is there twice; rename one", path, line)
+        seen.add(name)
 
 
 def _arrow_column(path: str, name: str, column: Any) -> Sequence[Any]:
