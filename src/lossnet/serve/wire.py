@@ -194,7 +194,7 @@ class TagWire(Wire[_Sentence]):
         "type": "array",
         "items": {"type": "object", "properties": {"token": _TEXT, "tag": _TEXT, "probability": _NUMBER}},
     }
-    most = 1 << 16
+    most = 1 << 14
     together = 1 << 14
 
     def __init__(self, model: Model) -> None:
