@@ -1,4 +1,4 @@
-"""What is fuzzed: for each target, valid contents to damage, and what must stand them.
+"""What is fuzzed: for each target, valid contents to damage, or bad ones, and what must stand them.
 
 A target's ``take`` is given the bytes of one input.  It may read them, or refuse them as it does for users;
 any other exception is a failure.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from hypothesis.strategies import SearchStrategy
 from PIL import Image
 
 from lossnet import cli
@@ -48,7 +49,7 @@ from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 @dataclass(frozen=True)
 class Target:
-    seeds: list[bytes]
+    seeds: list[bytes] | SearchStrategy[bytes]
     take: Callable[[bytes], None]
 
 
