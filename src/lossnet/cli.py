@@ -116,9 +116,22 @@ def _train(options: Namespace) -> None:
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
+        _report_of(output, options)
+
+
+def _report_of(output: Path, options: Namespace) -> None:
+    """Writes the page about a run that is finished, whatever becomes of its page."""
+    try:
+        path = report.write([output], data_dir=options.data_dir, progress=not options.quiet)
+    except (Exception, KeyboardInterrupt) as error:
+        why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
-        # The page asks the energy about every pair of labels: half a minute for a thousand, if it is wanted.
-        print(f"for a page about it: {shlex.join(['lossnet', 'report', str(output), *where])}")
+        again = shlex.join(["lossnet", "report", str(output), *where])
+        print(
+            f"lossnet: the run is complete, but not its page ({why}); to try again: {again}", file=sys.stderr
+        )
+    else:
+        _print(f"the report is in {path}")
 
 
 def _evaluate(options: Namespace) -> None:
@@ -320,7 +333,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     commands = parser.add_subcommands(required=True)
 
     training = _parser(
-        "Train on a data set and leave result, model and history.",
+        "Train on a data set and leave result, model, history and a report.",
         TRAIN_EXAMPLES,
         usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
     )
