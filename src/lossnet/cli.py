@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
+    except OverflowError as error:
+        return _fail(f"a number is too large: {error}", 2)
     except (ValueError, OSError, ImportError) as error:
         # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
         return _fail(str(error), 2)
