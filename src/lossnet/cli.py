@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _set_recipe(train_parser, options.train)
             options = parser.parse_args(given)
         command = options.subcommand
-        _COMMANDS[command](options[command])
+        with _plain_warnings():
+            _COMMANDS[command](options[command])
+            sys.stdout.flush()
         return 0
     except Interrupted as stop:
         advice = "continue with the same command and --resume"
@@ -70,11 +74,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
+    except BrokenPipeError:  # such as '| head', which has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OverflowError as error:
         return _fail(f"a number is too large: {error}", 2)
     except (ValueError, OSError, ImportError) as error:
         # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
         return _fail(str(error), 2)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as a line of text, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
+        yield
 
 
 def _fail(message: str, status: int) -> int:

@@ -60,9 +60,12 @@ def sound():
         "tags": tag_model(),
         "masks": mask_model(),
     }
-    return {
+    found = {
         name: (model.files(), inputs, model.predict_proba(inputs)) for name, (model, inputs) in made.items()
     }
+    for files, _, _ in found.values():
+        Model.from_files(files)  # imports what loading needs, before anybody watches the memory
+    return found
 
 
 # ---------------------------------------------------------------- what may be done to a folder
