@@ -168,7 +168,11 @@ READERS = {
     "clus": Target([_CLUS + b"1,p,01\n?,q,01/02@03\n"], labelled("c.arff", features=("a", "b=p", "b=q"))),
     "label-list": Target([_XML], label_list),
     "csv": Target(
-        [b'size,kind,l\n1,x,0\n,"y, z",1\n3e5,x,1\n', "größe,l\r\n1,0\r\n-2.5,1\r\n".encode()],
+        [
+            b'size,kind,l\n1,x,0\n,"y, z",1\n3e5,x,1\n',
+            "größe,l\r\n1,0\r\n-2.5,1\r\n".encode(),
+            b"size;kind;l\n1,5;x;a|b\nNA;y, z;b\n-;x;\n",
+        ],
         labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
     ),
     "tsv": Target(
