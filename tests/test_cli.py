@@ -118,23 +118,36 @@ def test_train_on_embedded_data(tmp_path, capsys):
         3,
     )
     assert str(output) in shown.replace("\n", "")
-    assert shown.splitlines()[-1] == f"for a page about it: lossnet report {output}"
+    assert f"the report is in {output / 'report.html'}" in shown.replace("\n", "")
     assert sorted(path.name for path in output.iterdir()) == [
         "history.jsonl",
         "model",
+        "report.html",
         "result.json",
     ]
+    assert "digits-pairs" in (output / "report.html").read_text(encoding="utf-8")
     assert (output / "model" / "model.safetensors").is_file()
 
 
-def test_the_last_line_of_training_can_be_typed_as_it_is(tmp_path, capsys):
+@pytest.mark.parametrize("error", [RuntimeError("no ink"), KeyboardInterrupt()])
+def test_a_page_that_fails_leaves_the_run_complete_and_can_be_tried_again(
+    tmp_path, capsys, monkeypatch, error
+):
     output, data = tmp_path / "a run", tmp_path / "my data"
+
+    def fail(*arguments, **options):
+        raise error
+
     options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--data-dir", str(data)]
-    assert main(["train", "digits-pairs", *options, "--output", str(output)]) == 0
-    line = capsys.readouterr().out.splitlines()[-1].removeprefix("for a page about it: ")
-    command, *arguments = shlex.split(line)
-    assert (command, arguments[0]) == ("lossnet", "report")
-    assert arguments[-2:] == ["--data-dir", str(data)]
+    with monkeypatch.context() as patch:
+        patch.setattr(cli.report, "write", fail)
+        assert main(["train", "digits-pairs", *options, "--output", str(output)]) == 0
+    assert lossnet.load(output)
+    said = capsys.readouterr().err
+    assert "the run is complete" in said
+    assert ("no ink" if isinstance(error, RuntimeError) else "stopped") in said
+    command, *arguments = shlex.split(said.splitlines()[-1].partition("to try again: ")[2])
+    assert (command, arguments) == ("lossnet", ["report", str(output), "--data-dir", str(data)])
     assert main(arguments) == 0
     assert (output / "report.html").is_file()
 

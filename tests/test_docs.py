@@ -1,5 +1,6 @@
 """What the README and the pages under docs/ show must run."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lossnet import run
+from lossnet import cli, run
 from lossnet.build import METHODS
+from lossnet.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -109,6 +111,12 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path):
     for path in tmp_path.glob("**/*.css"):
         assert not re.search(r"url\(['\"]?https?:|@import", path.read_text(encoding="utf-8")), path
     assert "<math" in pages["methods/seal.html"].read_text(encoding="utf-8")
+    commands = pages["reference/command-line.html"].read_text(encoding="utf-8")
+    assert [
+        name for name in cli._COMMANDS if f"lossnet {name}</h2>" not in re.sub("<a .*?</a>", "", commands)
+    ] == []
+    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)]
+    assert [flag for flag in flags if f'id="cmdoption-lossnet-train-{flag[2:]}"' not in commands] == []
     rooms = {name: path for name, path in pages.items() if name.startswith("api/lossnet.")}
     assert len(rooms) > 20
     for name, path in rooms.items():

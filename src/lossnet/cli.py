@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _set_recipe(train_parser, options.train)
             options = parser.parse_args(given)
         command = options.subcommand
-        _COMMANDS[command](options[command])
+        with _plain_warnings():
+            _COMMANDS[command](options[command])
+            sys.stdout.flush()
         return 0
     except Interrupted as stop:
         advice = "continue with the same command and --resume"
@@ -70,9 +74,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
+    except BrokenPipeError:  # such as '| head', which has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OverflowError as error:
+        return _fail(f"a number is too large: {error}", 2)
     except (ValueError, OSError, ImportError) as error:
         # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
         return _fail(str(error), 2)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as a line of text, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
+        yield
 
 
 def _fail(message: str, status: int) -> int:
@@ -116,9 +133,22 @@ def _train(options: Namespace) -> None:
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
+        _report_of(output, options)
+
+
+def _report_of(output: Path, options: Namespace) -> None:
+    """Writes the page about a run that is finished, whatever becomes of its page."""
+    try:
+        path = report.write([output], data_dir=options.data_dir, progress=not options.quiet)
+    except (Exception, KeyboardInterrupt) as error:
+        why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
-        # The page asks the energy about every pair of labels: half a minute for a thousand, if it is wanted.
-        print(f"for a page about it: {shlex.join(['lossnet', 'report', str(output), *where])}")
+        again = shlex.join(["lossnet", "report", str(output), *where])
+        print(
+            f"lossnet: the run is complete, but not its page ({why}); to try again: {again}", file=sys.stderr
+        )
+    else:
+        _print(f"the report is in {path}")
 
 
 def _evaluate(options: Namespace) -> None:
@@ -320,7 +350,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     commands = parser.add_subcommands(required=True)
 
     training = _parser(
-        "Train on a data set and leave result, model and history.",
+        "Train on a data set and leave result, model, history and a report.",
         TRAIN_EXAMPLES,
         usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
     )

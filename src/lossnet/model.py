@@ -90,9 +90,12 @@ class Model:
         return self.task
 
     def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[np.float32]:
-        """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, dense or sparse, or
-        ``(instances, height, width)`` for images, channels last, or ``(instances, length, tags)`` for
-        sentences, zeros on padding."""
+        """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, or ``(instances, height,
+        width)`` for images, channels last, or ``(instances, length, tags)`` for sentences, zeros on padding.
+
+        Rows are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or data frames
+        and lists of mappings, with columns by name.  Sentences are texts or lists of tokens.
+        """
         probabilities, _ = self.probabilities(self.task.inputs(x), device)
         array: NDArray[np.float32] = probabilities.cpu().numpy()
         return array

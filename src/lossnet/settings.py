@@ -6,6 +6,7 @@ import dataclasses
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -153,7 +154,7 @@ class Settings:
     plateau_factor: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Settings).items():
+        for name, kind in _types().items():
             choices = get_args(kind)
             if choices and getattr(self, name) not in choices:
                 known = ", ".join(choices)
@@ -273,10 +274,16 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: {error}") from error
 
 
+@cache
+def _types() -> dict[str, Any]:
+    """The type of each setting; to find them out takes longer than to check them."""
+    return get_type_hints(Settings)
+
+
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ValueError(f"settings must have names, not be a {type(values).__name__}")
-    types = get_type_hints(Settings)
+    types = _types()
     for name in values:
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))

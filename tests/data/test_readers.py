@@ -220,3 +220,38 @@ def test_real_hierarchies(real_data, name, rows, inputs):
         data = read(real_data / "mlc" / f"{name}_fun" / f"{name}_FUN.{part}.arff")
         assert (len(data), data.inputs, data.labels) == (count, inputs, 500)
         assert data.y[:, [0]].sum() == count
+
+
+def test_tables_as_spreadsheets_and_others_write_them(tmp_path):
+    """Semicolons with decimal commas, NA for a missing number, and a column of names."""
+    n = np.nan
+    text = "\ufeffgröße;art;l_a;l_b\n1,5;NA;1;0\nNA;x, y;0;1\n-2;x, y;0;0\n"
+    data = read(write(tmp_path, "a.csv", text), labels="l_*")
+    assert data.feature_names == ("größe", "art=NA", "art=x, y")
+    np.testing.assert_array_equal(data.x, [[1.5, 1, 0], [n, 0, 1], [-2, 0, 1]])
+    for mark in ("?", "nan", "N/A", "null", "-"):
+        other = write(tmp_path, "b.csv", f"size,l\n1,0\n{mark},1\n")
+        np.testing.assert_array_equal(read(other, labels="l").x, [[1], [n]])
+    rows = "".join(f"{i},The {i}th,{i % 3},{i % 2}\n" for i in range(60))
+    with pytest.warns(UserWarning, match="'title' is left out"):
+        titled = read(write(tmp_path, "c.csv", f"id,title,kind,l\n{rows}"), labels="l")
+    assert titled.feature_names == ("id", "kind")
+    new = write(tmp_path, "d.csv", "title,id,kind\nnever seen,1,2\n")
+    assert read_inputs(new, titled.feature_names, ["l"]).x.tolist() == [[1, 2]]
+    with pytest.raises(DataError, match="'id' is text; it had numbers in training"):
+        read_inputs(write(tmp_path, "e.csv", "id,kind\nx,1\n"), titled.feature_names, ["l"])
+    with pytest.raises(DataError, match=r"there are 'id', 'title'"):
+        read(tmp_path / "c.csv", labels="q_*")
+
+
+def test_one_column_of_label_names(tmp_path):
+    path = write(tmp_path, "a.csv", "size,tags\n1,sweet; red\n2,\n3,red\n")
+    data = read(path, labels="tags")
+    assert (data.feature_names, data.label_names) == (("size",), ("red", "sweet"))
+    assert data.y.toarray().tolist() == [[1, 1], [0, 0], [1, 0]]
+    again = read_inputs(path, data.feature_names, data.label_names)
+    assert again.y.toarray().tolist() == data.y.toarray().tolist()
+    bars = write(tmp_path, "b.csv", "size,tags\n1,a|b\n2,b\n")
+    assert read(bars, labels=["tags"]).y.toarray().tolist() == [[1, 1], [0, 1]]
+    with pytest.raises(DataError, match="'2', neither 0 nor 1"):
+        read(write(tmp_path, "c.csv", "size,l\n1,0\n2,1\n3,2\n"), labels="l")

@@ -109,3 +109,63 @@ def test_there_is_no_fitting_bit_by_bit():
     assert not hasattr(quick(), "partial_fit")
     with pytest.raises(NotFittedError):
         quick().predict(SENTENCES)
+
+
+MEANINGS = {
+    "ann lee bo eve": [2.0, 0.0, 0.0],
+    "rome oslo paris lima": [0.0, 2.0, 0.0],
+    "saw left likes": [0.0, 0.0, 2.0],
+}
+VECTORS = {word: vector for words, vector in MEANINGS.items() for word in words.split()}
+
+
+def vectors_of(tagger):
+    return tagger.model_.method.state_dict()["task_net.encoder.words.vectors"].numpy()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The vectors as two files, which are to be joined: the first two columns as text, the last as npz."""
+    text, archive = tmp_path / "vectors.txt", tmp_path / "vectors.npz"
+    text.write_text("".join(f"{word} {row[0]} {row[1]}\n" for word, row in VECTORS.items()))
+    last = np.array([row[2:] for row in VECTORS.values()], np.float32)
+    np.savez(archive, words=np.array(list(VECTORS)), vectors=last)
+    return [text, str(archive)]
+
+
+def test_word_vectors_from_a_mapping_or_from_files(files):
+    tagger = quick(embeddings=VECTORS).fit(SENTENCES, SPANS)
+    words, vectors = tagger.model_.task.lexicon.words, vectors_of(tagger)
+    for word, row in VECTORS.items():
+        np.testing.assert_array_equal(vectors[words.number(word)], row)
+    assert tagger.predict([["Bo", "saw", "Lima"]]) == [["B-PER", "O", "B-LOC"]]  # it never saw Lima
+    read = quick(embeddings=files).fit(SENTENCES, SPANS)
+    for one, other in zip(tagger.predict_proba(SENTENCES), read.predict_proba(SENTENCES), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = pickle.loads(pickle.dumps(tagger))
+    np.testing.assert_array_equal(vectors_of(again), vectors)
+    assert again.predict(SENTENCES) == tagger.predict(SENTENCES)
+    copied = clone(tagger)
+    assert copied.get_params()["embeddings"] == VECTORS
+    assert not hasattr(copied, "model_")
+    tuned = quick(epochs=1, embeddings=VECTORS, settings={**SMALL, "tune_embeddings": True})
+    assert (vectors_of(tuned.fit(SENTENCES, SPANS)) != vectors).any()
+
+
+def test_word_vectors_are_a_choice_of_a_grid(files):
+    search = GridSearchCV(quick(epochs=2), {"embeddings": [None, str(files[0])]}, cv=2)
+    assert search.fit(SENTENCES, PARTS).best_params_["embeddings"] in (None, str(files[0]))
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "message"),
+    [
+        ({"a": [1.0], "b": [1.0, 2.0]}, "'b' has 2 numbers, that of 'a' 1"),
+        ({"a": [float("nan")]}, "not finite"),
+        ({}, "empty"),
+        ("missing.txt", "missing.txt"),
+    ],
+)
+def test_bad_word_vectors_are_refused(embeddings, message):
+    with pytest.raises(DataError, match=message):
+        quick(embeddings=embeddings).fit(SENTENCES, PARTS)

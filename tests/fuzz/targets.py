@@ -1,4 +1,4 @@
-"""What is fuzzed: for each target, valid contents to damage, and what must stand them.
+"""What is fuzzed: for each target, valid contents to damage, or bad ones, and what must stand them.
 
 A target's ``take`` is given the bytes of one input.  It may read them, or refuse them as it does for users;
 any other exception is a failure.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from hypothesis.strategies import SearchStrategy
 from PIL import Image
 
 from lossnet import cli
@@ -48,7 +49,7 @@ from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 @dataclass(frozen=True)
 class Target:
-    seeds: list[bytes]
+    seeds: list[bytes] | SearchStrategy[bytes]
     take: Callable[[bytes], None]
 
 
@@ -167,7 +168,11 @@ READERS = {
     "clus": Target([_CLUS + b"1,p,01\n?,q,01/02@03\n"], labelled("c.arff", features=("a", "b=p", "b=q"))),
     "label-list": Target([_XML], label_list),
     "csv": Target(
-        [b'size,kind,l\n1,x,0\n,"y, z",1\n3e5,x,1\n', "größe,l\r\n1,0\r\n-2.5,1\r\n".encode()],
+        [
+            b'size,kind,l\n1,x,0\n,"y, z",1\n3e5,x,1\n',
+            "größe,l\r\n1,0\r\n-2.5,1\r\n".encode(),
+            b"size;kind;l\n1,5;x;a|b\nNA;y, z;b\n-;x;\n",
+        ],
         labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
     ),
     "tsv": Target(

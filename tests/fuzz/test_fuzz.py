@@ -10,6 +10,7 @@ import ctypes
 import gc
 import hashlib
 import importlib.util
+import json
 import os
 import resource
 import signal
@@ -21,6 +22,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as choices
+from hypothesis import strategies as st
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
@@ -39,7 +41,15 @@ def _imported(name):
     return module
 
 
-damaged, targets = _imported("damage").damaged, _imported("targets")
+damaged, targets, folders = _imported("damage").damaged, _imported("targets"), _imported("folders")
+MODEL = targets.FOLDER / "model"
+TARGETS = {
+    **targets.TARGETS,
+    "folders-damaged": targets.Target(folders.DAMAGED, lambda content: folders.take(content, MODEL)),
+    "folders-forged": targets.Target(folders.FORGED, lambda content: folders.take(content, MODEL)),
+}
+#: where an input takes long, a plain test run tries fewer
+FEW = {"command-line": 30, "folders-damaged": 120, "folders-forged": 120}
 
 
 class Hang(BaseException):
@@ -67,10 +77,10 @@ def resident_mib():
     return pages * resource.getpagesize() / (1 << 20)
 
 
-@pytest.mark.parametrize("name", list(targets.TARGETS))
+@pytest.mark.parametrize("name", list(TARGETS))
 def test_damaged_inputs(name, monkeypatch):
     monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)
-    total = NUMBER or (30 if name == "command-line" else 150)
+    total = NUMBER or FEW.get(name, 150)
     memory, tried = [], 0
     for turn, done in enumerate(range(0, total, ROUND)):
         tried += attack(name, min(ROUND, total - done), turn)
@@ -84,7 +94,13 @@ def test_damaged_inputs(name, monkeypatch):
 
 def attack(name, inputs, turn):
     """Tries a round of inputs and counts them; one that fails is kept, if there are many to try."""
-    target = targets.TARGETS[name]
+    target = TARGETS[name]
+    bad = target.seeds
+    some_bad = (
+        damaged(bad, TOGETHER, turn)
+        if isinstance(bad, list)
+        else st.lists(bad, min_size=TOGETHER, max_size=TOGETHER)
+    )
     tried, last = 0, b""
 
     @hypothesis.seed(turn if NUMBER else None)
@@ -95,7 +111,7 @@ def attack(name, inputs, turn):
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(damaged(target.seeds, TOGETHER, turn))
+    @given(some_bad)
     def some(contents):
         nonlocal tried, last
         for content in contents:
@@ -113,9 +129,16 @@ def attack(name, inputs, turn):
     return tried
 
 
+def test_sound_folders_are_taken():
+    for name in folders.sound():
+        for forged in (False, True):
+            folders.take(json.dumps({"model": name, "forged": forged, "edits": []}), MODEL)
+            assert folders.load(MODEL)
+
+
 @pytest.mark.parametrize(
     "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
 def test_past_failures(path):
     with watched():
-        targets.TARGETS[path.parent.name].take(path.read_bytes())
+        TARGETS[path.parent.name].take(path.read_bytes())

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lossnet.build import METHODS, build, suits
 from lossnet.cli import main
-from lossnet.data import Distortion, load
+from lossnet.data import DataError, Distortion, load
 from lossnet.energies import FeatureEnergy, ImageEnergy
 from lossnet.model import ModelError
 from lossnet.model import load as load_model
@@ -146,3 +146,15 @@ def test_score_and_units_follow_the_task():
     assert method.task_loss.score == pytest.approx(0.3 * 120)
     assert isinstance(method.task_loss.measure, IoU)
     assert isinstance(build("seal", "margin", QUICK, MaskTask(3, (12, 10))).loss.score, IoU)
+
+
+def test_images_come_in_many_forms_and_others_are_refused():
+    task, images = MaskTask(3, (4, 5)), np.random.default_rng(0).random((2, 4, 5, 3)).astype(np.float32)
+    for given in (list(images), images.tolist(), images):
+        np.testing.assert_array_equal(task.inputs(given).images, images.transpose(0, 3, 1, 2))
+    with pytest.raises(DataError, match="different sizes"):
+        task.inputs([images[0], images[1, :2]])
+    with pytest.raises(DataError, match=r"1 channel\(s\), the model's have 3"):
+        task.inputs(images[0])
+    with pytest.raises(DataError, match=r"not 'a\.png'"):
+        task.inputs("a.png")

@@ -13,7 +13,7 @@ from lossnet.data import load
 from lossnet.data.errors import DataError
 from lossnet.energies import Chain, TagLM
 from lossnet.methods import InfNetPlus, Separated, Shared, Stacked
-from lossnet.model import ModelError
+from lossnet.model import Model, ModelError
 from lossnet.model import load as load_model
 from lossnet.run import Run, train
 from lossnet.scores import L1, main_metric, metrics
@@ -256,3 +256,51 @@ def test_unknown_features_are_refused(folder):
 )  # fmt: skip
 def test_texts_are_cut_into_tokens(text, tokens):
     assert list(tokenise(text)) == tokens
+
+
+@pytest.fixture(scope="module")
+def tagger(folder):
+    task = task_of(load(folder, features="case"))
+    return Model(build("cross-entropy", "none", QUICK, task), ("cross-entropy", "none"), QUICK, task, 0.5)
+
+
+def test_sentences_come_in_many_forms(tagger):
+    expected = tagger.predict_proba([["Ann", "saw", "Rome"], ["Bo"]])
+    for given in (
+        ["Ann saw Rome", "Bo"],
+        (("Ann", "saw", "Rome"), "Bo"),
+        [np.array(["Ann", "saw", "Rome"]), ["Bo"]],
+    ):
+        np.testing.assert_array_equal(tagger.predict_proba(given), expected)
+        assert tagger.predict(given).shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("Ann saw Rome", r"give \[text\]"),
+        ([["Ann", 3]], "sentence 1 is"),
+        (["Ann", 3], "sentence 2 is 3"),
+        ([["Ann"], []], "sentence 2 has no tokens"),
+    ],
+)
+def test_what_is_no_sentence_is_said(tagger, given, message):
+    with pytest.raises(DataError, match=message):
+        tagger.predict(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("Ann NNP I-PER\nsaw VBD O\n\nBo NNP I-PER\n", (("Ann", "saw"), ("Bo",))),  # our tags
+        ("Ann\tx\nsaw\ty\n", (("Ann", "saw"),)),  # tabs
+        ("Ann\nsaw\n\nBo\nleft\n", (("Ann", "saw"), ("Bo", "left"))),  # groups of lines
+        ("Ann saw\nBo left\n", (("Ann", "saw"), ("Bo", "left"))),  # texts of two words each
+        ("Ann\nBo\n", (("Ann",), ("Bo",))),  # texts of one word each
+        ("Ann saw Rome.\n\nBo left\n", (("Ann", "saw", "Rome", "."), ("Bo", "left"))),
+    ],
+)
+def test_a_file_that_looks_like_columns_is_read_so(tagger, tmp_path, content, tokens):
+    path = tmp_path / "some.txt"
+    path.write_text(content)
+    assert tagger.task.read(path).tokens == tokens

@@ -609,7 +609,6 @@ def _load_sentences(
         scheme = detect(_all_tags(parts)) if lexicon.scheme else None
         parts = [part.in_scheme(scheme).encoded(lexicon) for part in parts]
     tokens = [token for part in parts for sentence in part.tokens for token in sentence]
-    vectors = [np.pad(table.matrix(lexicon.words.strings), ((2, 0), (0, 0))) for table in tables]
     train, valid, test = parts
     return Loaded(
         found.name,
@@ -619,7 +618,7 @@ def _load_sentences(
         test,
         Preprocessor(np.zeros(0)),
         raw.split_name,
-        np.concatenate(vectors, axis=1) if vectors else None,
+        lexicon.vectors(tables),
         tuple(table.coverage(tokens) for table in tables),
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, row_numbers
-from lossnet.data.embeddings import find_spelling
+from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
@@ -139,6 +139,14 @@ class Lexicon:
     def width(self) -> int:
         """How many numbers a token has."""
         return 1 + len(self.features) + self.word_length
+
+    def vectors(self, tables: Sequence[Embeddings]) -> NDArray[np.float32] | None:
+        """The words' vectors, ``(words, dimensions)``, those of several tables joined; None without any.
+
+        Padding, unknown words, and words that a table does not have are zeros there.
+        """
+        found = [np.pad(table.matrix(self.words.strings), ((2, 0), (0, 0))) for table in tables]
+        return np.concatenate(found, axis=1) if found else None
 
     def rows(self, sentences: Sentences) -> NDArray[np.int32]:
         """The numbers of all tokens in turn, ``(tokens, width)``."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data import Loaded, Sentences, encode_parts
+from lossnet.data import Embeddings, Loaded, Sentences, encode_parts, read_embeddings
 from lossnet.data.errors import DataError
 from lossnet.estimators.base import Estimator
 from lossnet.spans import span_scores
@@ -31,7 +33,11 @@ class SequenceTagger(Estimator):
 
     There is no ``partial_fit``: words, characters and tags are counted in all sentences before training.
 
-    Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`.
+    Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`, and ``embeddings``: word
+    vectors, as a mapping from words to vectors of one length, or as a file or files for
+    `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in other
+    spellings (lower case and so on).  The vectors stay as they are unless ``settings`` have
+    ``tune_embeddings``, and are part of the model: predicting needs no file.
 
     Attributes:
         classes_: the tags that columns of probabilities stand for; all of BIOES where tags mark spans.
@@ -44,6 +50,36 @@ class SequenceTagger(Estimator):
     >>> tagger.fit(sentences, tags).predict([["Bo", "saw", "Ann"]])
     [['N', 'V', 'N']]
     """
+
+    def __init__(
+        self,
+        *,
+        method: str = "seal",
+        loss: str | None = None,
+        epochs: int = 100,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        settings: Mapping[str, Any] | None = None,
+        embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+        validation_fraction: float = 0.1,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        progress: bool = False,
+    ) -> None:
+        # scikit-learn reads the names of parameters here, so that all of them must be written out.
+        super().__init__(
+            method=method,
+            loss=loss,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            settings=settings,
+            validation_fraction=validation_fraction,
+            random_state=random_state,
+            device=device,
+            progress=progress,
+        )
+        self.embeddings = embeddings
 
     classes_: NDArray[Any]
 
@@ -89,7 +125,34 @@ class SequenceTagger(Estimator):
         strange = [name for name in features if name not in _POSSIBLE]
         if strange:
             raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
-        return super()._loaded(*encode_parts([train, valid], features))
+        tables = _tables(self.embeddings)
+        words = tuple(dict.fromkeys(word for table in tables for word in table.words))
+        train, valid = encode_parts([train, valid], features, words)
+        assert train.lexicon is not None
+        return replace(super()._loaded(train, valid), vectors=train.lexicon.vectors(tables))
+
+
+def _tables(given: Any) -> list[Embeddings]:
+    """The tables of word vectors that a parameter stands for."""
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return [_table(given)]
+    paths = [given] if isinstance(given, str | PathLike) else given
+    return [read_embeddings(path) for path in paths]
+
+
+def _table(vectors: Mapping[str, Any]) -> Embeddings:
+    rows = {str(word): np.asarray(vector, dtype=np.float32).ravel() for word, vector in vectors.items()}
+    lengths = {word: len(row) for word, row in rows.items()}
+    if not lengths:
+        raise DataError("embeddings are empty; give words and their vectors, or leave them out")
+    (first, length), *others = lengths.items()
+    for word, other in others:
+        if other != length:
+            what = f"the vector of {word!r} has {other} numbers, that of {first!r} {length}"
+            raise DataError(f"{what}; they must have as many")
+    return Embeddings("embeddings", tuple(rows), np.stack(list(rows.values())))
 
 
 def _sentences(X: Iterable[Sequence[str]], y: Iterable[Sequence[str]]) -> Sentences:

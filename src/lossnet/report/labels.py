@@ -23,8 +23,10 @@ from lossnet.report.tables import Cell, missing, table, two_digits, with_sign
 
 __all__ = ["sections"]
 
-#: instances that the energy is looked at on, labels in a heat map, pairs in a list, examples
-INSTANCES, LARGEST_MAP, PAIRS, EXAMPLES = 100, 200, 8, 12
+#: labels in a heat map, pairs in a list, examples
+LARGEST_MAP, PAIRS, EXAMPLES = 200, 8, 12
+#: instances that the energy is looked at on; where labels are many, only so many that the seconds are few
+INSTANCES, FEWEST, SECOND_DERIVATIVES = 100, 10, 2e7
 LARGEST_CANVAS = 512
 _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 
@@ -50,7 +52,8 @@ def _learned(evidence: Evidence) -> Markup:
     names = evidence.subject.model.label_names
     if len(names) < 2:
         return missing("Nothing to show: there is only one label.")
-    numbers = evidence.spaced(INSTANCES)
+    affordable = int(SECOND_DERIVATIVES / len(names) ** 2)
+    numbers = evidence.spaced(max(FEWEST, min(INSTANCES, affordable)))
     x, y = evidence.batch(numbers).x, evidence.subject.relaxed[numbers]
     train = evidence.data.train
     assert isinstance(train, MultiLabelData)

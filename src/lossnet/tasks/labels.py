@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
-from lossnet.data import Loaded, MultiLabelData, Preprocessor
+from lossnet.data import DataError, Loaded, MultiLabelData, Preprocessor
+from lossnet.data.readers import named_rows
 from lossnet.data.stored import stored_strings
 from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
@@ -71,9 +74,41 @@ class LabelTask(Task):
         return Sum(encoder, Local(encoder.width, self.units), interaction)
 
     def inputs(self, x: Any) -> Dataset:
-        labels = np.zeros((x.shape[0], self.units), dtype=np.uint8)
-        data = MultiLabelData.from_arrays(x, labels, self.feature_names, self.label_names)
+        """Rows of numbers, in the order of our features; or, by name, a data frame or a list of mappings.
+
+        Named rows may also have the text that features such as ``country=fr`` were made of.
+        """
+        if isinstance(x, str | PathLike):
+            what = f"inputs are rows of numbers, not {x!r}"
+            raise DataError(f"{what}; lossnet.data.read_inputs reads a file")
+        rows = self._rows(x)
+        if not sparse.issparse(rows):
+            try:
+                rows = np.asarray(rows)
+            except ValueError:
+                raise DataError("inputs have rows of different lengths; give them as many numbers") from None
+        if rows.ndim != 2 or rows.shape[1] != len(self.feature_names):
+            wanted = f"(rows, {len(self.feature_names)}), a column for each of model.feature_names"
+            raise DataError(f"inputs have the shape {rows.shape}; they need {wanted}")
+        labels = np.zeros((rows.shape[0], self.units), dtype=np.uint8)
+        data = MultiLabelData.from_arrays(rows, labels, self.feature_names, self.label_names)
         return data if self.preprocessor is None else self.preprocessor.apply(data)
+
+    def _rows(self, x: Any) -> Any:
+        names = list(self.feature_names)
+        if hasattr(x, "isna") and all(isinstance(name, str) for name in x.columns):
+            if set(names) <= set(x.columns):
+                return x[names].to_numpy(dtype=np.float32, na_value=np.nan)
+            lists = {name: (x[name].tolist(), x[name].isna().tolist()) for name in x.columns}
+            columns = {
+                name: [None if absent else value for value, absent in zip(*found, strict=True)]
+                for name, found in lists.items()
+            }
+            return named_rows(columns, names).x
+        if isinstance(x, Sequence) and len(x) and all(isinstance(row, Mapping) for row in x):
+            keys = dict.fromkeys(key for row in x for key in row)
+            return named_rows({key: [row.get(key) for row in x] for key in keys}, names).x
+        return x
 
     def fits(self, data: Loaded) -> bool:
         train = data.train

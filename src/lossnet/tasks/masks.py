@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Crops, Distortion, Loaded, MaskData
+from lossnet.data import Crops, DataError, Distortion, Loaded, MaskData
 from lossnet.data.stored import stored_number
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.nets import FCN, UNet
@@ -92,8 +93,22 @@ class MaskTask(Task):
         return None
 
     def inputs(self, x: Any) -> Dataset:
+        """Images of one size, channels last, as `MaskData.from_arrays` takes them."""
+        if isinstance(x, str | PathLike):
+            advice = "lossnet.data.read_pictures reads files, lossnet predict writes masks of them"
+            raise DataError(f"inputs are arrays of images, not {x!r}; {advice}")
+        if not isinstance(x, np.ndarray):
+            x = [np.asarray(image) for image in x]
+            sizes = sorted({image.shape[:2] for image in x})
+            if len(sizes) > 1:
+                what = f"images have different sizes, such as {sizes[0]} and {sizes[1]}"
+                raise DataError(f"{what}; predict for one size at a time")
         images = np.asarray(x)
-        return MaskData.from_arrays(images, np.zeros(images.shape[:3], np.uint8))
+        data = MaskData.from_arrays(images, np.zeros(images.shape[:3], np.uint8))
+        if data.channels != self.channels:
+            what = f"images have {data.channels} channel(s), the model's have {self.channels}"
+            raise DataError(f"{what}; give (images, height, width, {self.channels}), also for one image")
+        return data
 
     def fits(self, data: Loaded) -> bool:
         return isinstance(data.train, MaskData) and data.train.channels == self.channels

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from os import PathLike
 from typing import Any
 
@@ -96,13 +98,18 @@ class TagTask(Task):
     def inputs(self, x: Any) -> Sentences:
         """Sentences, as `Sentences`, texts, or sequences of tokens."""
         if not isinstance(x, Sentences):
-            x = Sentences(tuple(tokenise(one) if isinstance(one, str) else tuple(one) for one in x))
+            if isinstance(x, str):
+                raise DataError("inputs are a list of sentences, not one text; give [text]")
+            x = Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
         encoded: Sentences = x.encoded(self.lexicon)
         return encoded
 
     def read(self, path: str | PathLike[str]) -> Sentences:
-        """Sentences of a text, one on each line, or of a column file: words, then our lexicon's columns."""
-        if not find_parts(path):
+        """Sentences of a text, one on each line, or of a column file: words, then our lexicon's columns.
+
+        A file is one of columns if it is called so (``.conll``, ``.iob``, ``.bio``) or looks so.
+        """
+        if not find_parts(path) and not self._in_columns(read_lines(path, "utf-8")):
             return Sentences(tuple(tokenise(line) for line in read_lines(path, "utf-8") if line.strip()))
         names = self.lexicon.columns
         rows = read_columns(path)
@@ -113,6 +120,26 @@ class TagTask(Task):
             tuple(tuple(row[at] for row in sentence) for sentence in rows) for at in range(1 + len(names))
         )
         return Sentences(first, None, dict(zip(names, rest, strict=True)))
+
+    def _in_columns(self, lines: Sequence[str]) -> bool:
+        """Whether lines are tokens in columns: all are alike, and a text's would not be.
+
+        They are if tabs separate them, if the last column has nothing but tags of ours, or if they have just
+        the columns that we need and stand in groups, as sentences do.
+        """
+        blocks = [list(block) for full, block in groupby(lines, key=lambda line: bool(line.strip())) if full]
+        rows = [row for block in blocks for row in block if not row.startswith(("# ", "-DOCSTART-"))]
+        tabs = all("\t" in row for row in rows)
+        cells = [row.split("\t") if tabs else row.split() for row in rows]
+        needed = 1 + len(self.lexicon.columns)
+        if len({len(row) for row in cells}) != 1 or len(cells[0]) < needed:
+            return False
+        tags = set(self.lexicon.tags)
+        if self.lexicon.scheme is not None:  # files may mark spans otherwise than training's
+            tags |= {f"{mark}{tag[1:]}" for tag in tags if tag != "O" for mark in "BIES"}
+        tagged = len(cells[0]) > 1 and all(row[-1] in tags for row in cells)
+        grouped = len(cells[0]) == needed and 1 < len(blocks) < len(rows)
+        return (tabs and len(cells[0]) > 1) or tagged or grouped
 
     def named(self, relaxed: Tensor | NDArray[Any], data: Sentences) -> list[list[tuple[str, str]]]:
         """Tokens of sentences with their tags, for predictions ``(instances, length, tags)``.
@@ -162,6 +189,18 @@ class TagTask(Task):
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
         )
+
+
+def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
+    """The tokens of a sentence, given as a text or as its tokens."""
+    if isinstance(sentence, str):
+        return tokenise(sentence)
+    found = tuple(sentence) if isinstance(sentence, Iterable) else (sentence,)
+    if not all(isinstance(token, str) for token in found):
+        raise DataError(
+            f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens"
+        )
+    return found
 
 
 def tokenise(text: str) -> tuple[str, ...]:

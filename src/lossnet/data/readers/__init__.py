@@ -18,7 +18,7 @@ Every bad file is one `lossnet.data.DataError` that says which line is wrong.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from lossnet.data.readers.arff_syntax import parse_header
 from lossnet.data.readers.arrays import read_npz
 from lossnet.data.readers.clus import is_hierarchical, read_clus
 from lossnet.data.readers.libsvm import read_libsvm
-from lossnet.data.readers.table import read_csv, read_parquet
+from lossnet.data.readers.table import assemble_like, read_csv, read_parquet
 from lossnet.data.readers.text import Like, build, read_lines
 from lossnet.data.readers.xc import is_header, read_xc
 
 __all__ = [
+    "named_rows",
     "read",
     "read_arff",
     "read_clus",
@@ -105,6 +106,22 @@ def read_inputs(
     """
     like = Like(tuple(feature_names), tuple(label_names))
     return _align(path, read(path, like=like, **options), like)
+
+
+def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str]) -> MultiLabelData:
+    """Rows to predict for, given by the names of their columns, as the inputs a model was trained on.
+
+    They are read as `read_inputs` reads a table; None is a missing value.
+
+    >>> named_rows({"country": ["it", None], "length": [90, 80]}, ["length", "country=fr", "country=it"]).x
+    array([[90.,  0.,  1.],
+           [80., nan, nan]], dtype=float32)
+    """
+    like = Like(tuple(feature_names), ())
+    try:
+        return _align("", assemble_like(columns, like), like)
+    except DataError as error:
+        raise DataError(error.message) from None
 
 
 def _choose(path: str | PathLike[str], encoding: str) -> Reader:

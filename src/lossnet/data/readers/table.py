@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
@@ -25,7 +27,13 @@ from lossnet.data.readers.text import (
     select_names,
 )
 
-__all__ = ["read_csv", "read_parquet"]
+__all__ = ["assemble_like", "read_csv", "read_parquet"]
+
+#: what people write for a missing number
+_MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+#: A column of more different texts, fewer than two rows for each, tells rows apart and nothing else.
+_MOST_TEXTS = 50
 
 
 def read_csv(
@@ -42,7 +50,15 @@ def read_csv(
 
     ``labels`` names the label columns, or is a pattern such as ``label_*``; all other columns are
     inputs.  A column of numbers is one input; a column of text, or one named in ``categories``, is
-    spread over one 0/1 column per value, named ``column=value``.  An empty cell is a missing value.
+    spread over one 0/1 column per value, named ``column=value``.  An empty cell is a missing value, and so
+    is ``NA``, ``nan``, ``null`` or ``?`` in a column of numbers.  A column of texts that hardly come twice,
+    such as names or titles, is left out with a warning.
+
+    Labels are columns of 0 and 1 (or no and yes), or one column with the names of each row's labels,
+    separated by semicolons, bars or commas.
+
+    The ``delimiter`` is a tab in TSV, else whichever of comma, semicolon and tab the first line has most of;
+    where it is a semicolon, numbers may have a decimal comma.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -54,9 +70,10 @@ def read_csv(
     (('length', 'country=fr', 'country=it'), [[90.0, 0.0, 1.0], [nan, 1.0, 0.0]])
     """
     path = fspath(path)
+    text = read_text(path, encoding)
     if delimiter is None:
-        delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else ","
-    names, rows, lines = _csv_rows(path, read_text(path, encoding), delimiter)
+        delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else _delimiter(text)
+    names, rows, lines = _csv_rows(path, text, delimiter)
     columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
     return _assemble(path, columns, lines, _Wanted(labels, categories, drop, like))
 
@@ -112,6 +129,12 @@ class _Wanted:
         self.like = like
 
 
+def _delimiter(text: str) -> str:
+    """What separates the columns: spreadsheets write semicolons where commas are decimal points."""
+    first = next(line for line in text.split("\n") if line.strip())
+    return max(",;\t", key=first.count)
+
+
 def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
@@ -130,7 +153,10 @@ def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[lis
             if len(cells) != len(names):
                 what = f"{len(cells)} cells for {len(names)} columns"
                 raise DataError(f"{what}; the row is cut short or too long", path, start)
-            rows.append([cell.strip() for cell in cells])
+            cells = [cell.strip() for cell in cells]
+            if delimiter == ";":
+                cells = [cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
+            rows.append(cells)
             lines.append(start)
     except csv.Error as error:
         raise DataError(f"not readable as CSV ({error}); close its quotes", path, line) from None
@@ -165,23 +191,40 @@ def _arrow_column(path: str, name: str, column: Any) -> Sequence[Any]:
     raise DataError(what, path, 1)
 
 
+def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabelData:
+    """Rows that are given by the names of their columns; None is a missing value."""
+    rows = len(next(iter(columns.values()), ()))
+    try:
+        return _assemble("", dict(columns), range(1, rows + 1), _Wanted(None, (), (), like))
+    except DataError as error:
+        raise DataError(f"row {error.line}: {error.message}") from None
+
+
 def _assemble(
     path: str, columns: dict[str, Sequence[Any]], lines: Sequence[int], wanted: _Wanted
 ) -> MultiLabelData:
     names = list(columns)
-    label_names = _label_columns(path, names, wanted)
+    chosen = _label_columns(path, columns, wanted)
     for name in (*wanted.drop, *wanted.categories):
         if name not in columns:
             raise DataError(f"there is no column {name!r}; check its name", path, 1)
-    apart = {*label_names, *wanted.drop}
+    apart = {*chosen, *wanted.drop}
     blocks: list[NDArray[np.float32]] = []
     feature_names: list[str] = []
     for name in names:
         if name in apart:
             continue
-        seen = None if wanted.like is None else wanted.like.values(name)
-        column = _Column(path, name, columns[name], lines)
+        like, column = wanted.like, _Column(path, name, columns[name], lines)
+        seen = None if like is None else like.values(name)
+        if like is not None and seen is None and name not in like.features:
+            continue  # training did not use it
         if seen is not None or name in wanted.categories or column.is_text():
+            if like is not None and seen is None:
+                raise DataError(f"{name!r} is text; it had numbers in training", path, lines[0])
+            if like is None and name not in wanted.categories and column.is_free_text():
+                what = f"{name!r} is left out: its texts hardly come twice, so that they tell nothing"
+                warnings.warn(f"{path}: {what}", stacklevel=2)
+                continue
             values, block = column.one_hot(seen)
             feature_names += [f"{name}={value}" for value in values]
         else:
@@ -190,24 +233,61 @@ def _assemble(
         blocks.append(block)
     empty = np.empty((len(lines), 0), dtype=np.float32)
     x = np.concatenate([empty, *blocks], axis=1)
-    y = np.zeros((len(lines), len(label_names)), dtype=np.uint8)
-    for position, name in enumerate(label_names):
-        y[:, position] = _Column(path, name, columns[name], lines).label()
+    label_names = list(chosen)
+    if len(chosen) == 1 and chosen[label_names[0]]:
+        label_names, y = _listed(columns[label_names[0]])
+    else:
+        y = np.zeros((len(lines), len(label_names)), dtype=np.uint8)
+        for position, name in enumerate(label_names):
+            y[:, position] = _Column(path, name, columns[name], lines).label()
     return build(path, x, sparse.csr_array(y), feature_names, label_names, 1)
 
 
-def _label_columns(path: str, names: list[str], wanted: _Wanted) -> list[str]:
+def _label_columns(path: str, columns: Mapping[str, Sequence[Any]], wanted: _Wanted) -> dict[str, bool]:
+    """The columns that are labels, and whether cells hold the names of labels rather than 0 and 1."""
+    names = list(columns)
     if wanted.like is not None:
         trained = set(wanted.like.label_names)
-        return [name for name in names if name in trained]
+        found = [name for name in names if name in trained]
+        if found:
+            return dict.fromkeys(found, False)
+        inputs = wanted.like
+        others = [name for name in names if name not in inputs.features and inputs.values(name) is None]
+        listed = [
+            name for name in others if any(columns[name]) and trained.issuperset(_listed(columns[name])[0])
+        ]
+        return dict.fromkeys(listed[:1], True)
     if wanted.labels is None:
-        what = "which columns are labels is not known; name them or give a pattern (labels=, --labels)"
-        raise DataError(what, path, 1)
+        shown = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+        what = f"which of the columns {shown} are labels is not known"
+        advice = "name them or give a pattern: labels=, --labels 'label_*'"
+        raise DataError(f"{what}; {advice}", path, 1)
     try:
-        return select_names(wanted.labels, names)
+        chosen = select_names(wanted.labels, names)
     except ValueError as error:
+        shown = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
         what = f"no column {str(error)!r} for labels; check the names given (labels=, --labels)"
-        raise DataError(what, path, 1) from None
+        raise DataError(f"{what}; there are {shown}", path, 1) from None
+    return dict.fromkeys(chosen, len(chosen) == 1 and _holds_names(columns[chosen[0]]))
+
+
+def _holds_names(cells: Sequence[Any]) -> bool:
+    """Whether a label column has names rather than 0 and 1, one of which may be mistyped."""
+    present = [str(cell).lower() for cell in cells if _present(cell)]
+    return 2 * sum(cell in LABEL_WORDS for cell in present) < len(present)
+
+
+def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
+    """The names in cells such as ``red;sweet``, and who has them, ``(rows, names)``."""
+    texts = [str(cell) if _present(cell) else "" for cell in cells]
+    separator = next((mark for mark in ";|," if any(mark in text for text in texts)), ";")
+    sets = [{name.strip() for name in text.split(separator)} - {""} for text in texts]
+    names = sorted(set().union(*sets))
+    places = {name: place for place, name in enumerate(names)}
+    y = np.zeros((len(sets), len(names)), dtype=np.uint8)
+    for row, found in enumerate(sets):
+        y[row, [places[name] for name in found]] = 1
+    return names, y
 
 
 class _Column:
@@ -221,10 +301,12 @@ class _Column:
 
     def is_text(self) -> bool:
         """Whether it holds categories; a mix of numbers and words is an error, likely a slip."""
+        numeric = any(_present(cell) and _is_number(cell) for cell in self._cells)
         words = [i for i, cell in enumerate(self._cells) if _present(cell) and not _is_number(cell)]
+        if numeric:
+            words = [i for i in words if not _is_missing(self._cells[i])]
         if not words:
             return False
-        numeric = any(_present(cell) and _is_number(cell) for cell in self._cells)
         first = words[0]
         odd = next((i for i in words if is_unwritable_number(str(self._cells[i]))), None)
         if odd is not None:
@@ -234,13 +316,20 @@ class _Column:
             raise self._error(first, f"{self._cells[first]!r} in {self._name!r} is not finite")
         if numeric:
             what = f"{self._cells[first]!r} in {self._name!r} is not a number, other cells are"
-            advice = f"correct it, or pass categories=[{self._name!r}]"
+            advice = f"correct it, leave the cell empty, or pass categories=[{self._name!r}] in Python"
             raise self._error(first, f"{what}; {advice}")
         return True
 
+    def is_free_text(self) -> bool:
+        """Whether hardly any two rows have the same text."""
+        texts = [cell for cell in self._cells if _present(cell)]
+        return len(set(texts)) > _MOST_TEXTS and 2 * len(set(texts)) > len(texts)
+
     def numbers(self) -> NDArray[np.float32]:
         """One column of numbers, NaN where missing."""
-        values = [number(str(cell)) if _present(cell) else np.nan for cell in self._cells]
+        values = [
+            number(str(cell)) if _present(cell) and not _is_missing(cell) else np.nan for cell in self._cells
+        ]
         return np.array(values, dtype=np.float32)[:, None]
 
     def one_hot(self, seen: list[str] | None) -> tuple[list[str], NDArray[np.float32]]:
@@ -250,8 +339,11 @@ class _Column:
         order = {value: code for code, value in enumerate(values)}
         for row, cell in enumerate(cells):
             if cell is not None and cell not in order:
+                if _is_missing(cell):
+                    cells[row] = None
+                    continue
                 what = f"{cell!r} in {self._name!r} did not occur in training"
-                raise self._error(row, f"{what}; map it to a known value")
+                raise self._error(row, f"{what}; map it to a known value, or leave the cell empty")
         codes = np.array([-1 if cell is None else order[cell] for cell in cells])
         hot = (codes[:, None] == np.arange(len(values))).astype(np.float32)
         hot[codes < 0] = np.nan
@@ -276,6 +368,10 @@ class _Column:
 
 def _present(cell: Any) -> bool:
     return cell is not None and cell != ""
+
+
+def _is_missing(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.lower() in _MISSING
 
 
 def _is_number(cell: Any) -> bool:

@@ -74,7 +74,8 @@ def read_text(path: str | PathLike[str], encoding: str) -> str:
         text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        advice = f"not {encoding} text; save it as UTF-8 or pass encoding='latin-1' (or what it is)"
+        advice = f"not {encoding} text; save it as UTF-8 ('CSV UTF-8' in a spreadsheet, or iconv), or pass "
+        advice += "encoding='latin-1' (or what it is) in Python"
         raise DataError(advice, path, line) from None
     except LookupError:
         raise DataError(f"there is no encoding {encoding!r}; try 'utf-8'", path) from None

@@ -1,0 +1,105 @@
+"""The page about the command line, made from the parsers that also print its help.
+
+It is written to ``docs/reference`` before each build.  A new command or flag needs no line here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+from unittest import mock
+
+from sphinx.application import Sphinx
+
+from lossnet import cli
+
+#: what a page takes of a line that is to be shown as it is
+WIDTH = "100"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Writes the page when a build begins."""
+    app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "reference"))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write(folder: Path) -> None:
+    """Writes the page, unless it is there."""
+    path, text = folder / "command-line.rst", page()
+    folder.mkdir(exist_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def page() -> str:
+    """All commands, each with its description, usage, arguments and examples."""
+    parser, _ = cli._parsers()
+    (commands,) = (action for action in parser._actions if action.dest == "subcommand")
+    lines = [*_title("The command line", "="), parser.description or "", ""]
+    lines += ["``lossnet COMMAND --help`` prints the same.", "", escape(inspect.getdoc(cli.main) or ""), ""]
+    with mock.patch.dict(os.environ, COLUMNS=WIDTH):
+        for name, command in dict(commands.choices or {}).items():
+            lines += _section(str(name), command)
+    return "\n".join(lines)
+
+
+def _section(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
+    yield from _title(f"lossnet {name}", "-")
+    yield from (escape(command.description or ""), "")
+    usage = re.sub(r"^usage: (lossnet) (?:\[options\] )?", r"\1 ", command.format_usage())
+    yield from _shown(re.sub(r"\n +", "\n    ", usage.strip()))
+    yield from (f".. program:: lossnet {name}", "")
+    for group in command._action_groups:
+        actions = [action for action in group._group_actions if action.dest != "help"]
+        if actions and group.title not in ("positional arguments", "options"):
+            yield from (f"**{escape(group.title or '')}**", "")
+        for action in actions:
+            yield from _argument(action)
+    if command.epilog:
+        yield from _shown(command.epilog)
+
+
+def _argument(action: argparse.Action) -> Iterator[str]:
+    """An argument: its names, what it is for, what it may be, and its default."""
+    kind: Any = getattr(action, "_typehint", None)
+    choices = list(action.choices or [choice for choice in get_args(kind) if isinstance(choice, str)])
+    placeholder = {bool: "true|false", int: "N", float: "X"}.get(kind, action.dest.upper())
+    if action.nargs == 0:
+        placeholder = ""
+    elif action.nargs == "+":
+        placeholder += " …"
+    names = [f"{flag} {placeholder}".strip() for flag in action.option_strings]
+    said = [escape(_sentence(" ".join((action.help or "").split())))]
+    if choices:
+        said.append("One of " + ", ".join(f"``{choice}``" for choice in choices) + ".")
+    if action.option_strings and action.nargs != 0 and action.default not in (None, ""):
+        said.append(f"Default: ``{_plain(action.default)}``.")
+    yield from (f".. option:: {', '.join(names) or action.dest.upper()}", "", f"   {' '.join(said)}", "")
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sentence(text: str) -> str:
+    """Help as a sentence of its own."""
+    return text if text.endswith(".") else f"{text}."
+
+
+def escape(text: str) -> str:
+    """Text in which nothing is markup."""
+    return re.sub(r"([\\*`_|<>])", r"\\\1", text)
+
+
+def _shown(text: str) -> Iterator[str]:
+    """Text as it is, in a box."""
+    yield from ("::", "", *(f"   {line}".rstrip() for line in text.strip().splitlines()), "")
+
+
+def _title(text: str, under: str) -> list[str]:
+    return [text, under * len(text), ""]
