@@ -124,6 +124,7 @@ class Implicit(SEAL):
             self.solver,
             ratio=self.ratio,
             residual=True,
+            total=self.total,
         )
         measured = {
             "explicit_norm": found.explicit_norm,
@@ -133,7 +134,7 @@ class Implicit(SEAL):
             "residual": found.residual,
         }
         present = {name: value for name, value in measured.items() if value is not None}
-        return Update("energy", outer, found.gradients, present)
+        return Update("energy", outer, found.gradients, present, whole=True)
 
     def primary_loss(
         self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
