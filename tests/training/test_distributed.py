@@ -6,6 +6,7 @@ import runpy
 import signal
 import time
 import uuid
+import warnings
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,17 @@ def test_one_process_has_the_whole_batch_as_it_is():
     batch = Batch(torch.ones(3, 2), torch.ones(3, 1))
     with Processes().share(batch) as own:
         assert own is batch
+
+
+def test_sparse_inputs_are_shared_by_rows():
+    dense = torch.tensor([[0.0, 1.0], [0.0, 0.0], [2.0, 3.0], [4.0, 0.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them unfinished
+        batch = Batch(dense.to_sparse_csr(), dense)
+        for rank in range(3):
+            with Processes(rank, 3).share(batch) as own:
+                assert own.x.layout == torch.sparse_csr
+                assert torch.equal(own.x.to_dense(), own.y)
 
 
 def test_normalisation_over_a_batch_is_refused():

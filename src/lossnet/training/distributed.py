@@ -73,7 +73,7 @@ class Processes:
         part = (stop - start) / rows
         if start == stop:
             start, stop = (start, start + 1) if start < rows else (start - 1, start)
-        own = Batch(*(None if each is None else each[start:stop] for each in batch))  # type: ignore[arg-type]
+        own = Batch(*(None if each is None else _rows(each, start, stop) for each in batch))  # type: ignore[arg-type]
         weight = batch.y.new_ones(stop - start) if own.weight is None else own.weight
         with WholeBatchDraws(rows, start, stop):
             yield own._replace(weight=weight * part)
@@ -89,7 +89,9 @@ class Processes:
             distributed.all_reduce(flat)
             parts = flat.split([found[place].numel() for place in places])
             for place, part in zip(places, parts, strict=True):
-                found[place] = part.view(found[place].shape)
+                own, summed = found[place], part.view(found[place].shape)
+                # Fused optimizers want gradients to lie in memory as the parameters do.
+                found[place] = summed if own.is_contiguous() else torch.empty_like(own).copy_(summed)
         return tuple(found)
 
     def any(self, flag: bool) -> bool:
@@ -128,7 +130,9 @@ class Processes:
                     "use GroupNorm or LayerNorm, or train in one process"
                 )
         for tensor in module.state_dict().values():
-            distributed.broadcast(tensor, src=0)
+            sent = tensor.contiguous()
+            distributed.broadcast(sent, src=0)
+            tensor.copy_(sent)
 
 
 @contextmanager
@@ -170,3 +174,17 @@ def launched_rank() -> int | None:
     >>> launched_rank()
     """
     return int(os.environ["RANK"]) if distributed.is_torchelastic_launched() else None
+
+
+def _rows(values: Tensor, start: int, stop: int) -> Tensor:
+    """Some rows of a tensor, which may be a sparse matrix: torch does not slice those."""
+    if values.layout != torch.sparse_csr:
+        return values[start:stop]
+    ends = values.crow_indices()[start : stop + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    return torch.sparse_csr_tensor(
+        ends - first,
+        values.col_indices()[first:last],
+        values.values()[first:last],
+        (stop - start, *values.shape[1:]),
+    )
