@@ -53,20 +53,6 @@ def launch(function, *arguments, processes=2):
 # ---------------------------------------------------------------- the same weights
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Checkpoints of every case, trained in two processes."""
-    if torch.cuda.is_available():
-        pytest.skip("forks, which CUDA does not survive")
-    folder = tmp_path_factory.mktemp("shared")
-    for name in WORK["RESUMED"]:
-        WORK["fit"](name, folder / "more" / name, epochs=1)
-    refused = launch(WORK["main"], folder)
-    assert set(refused) == {0, 1}
-    assert all("absent: no checkpoint here" in message for message in refused.values())
-    return folder
-
-
 def assert_same(one, other):
     """Everything in two checkpoints agrees: weights, best weights, optimizers, random numbers, history."""
     first, second = Checkpoint.load(one), Checkpoint.load(other)
@@ -83,21 +69,35 @@ def assert_same(one, other):
                 assert value == pytest.approx(its[key][network], rel=2e-3, abs=1e-5), (key, network)
 
 
-@pytest.mark.parametrize("name", WORK["CASES"])
-def test_two_processes_come_to_the_weights_of_one(name, folder):
-    WORK["fit"](name, folder / "1" / name)
-    assert_same(folder / "1" / name, folder / "2" / name)
-    position = Checkpoint.load(folder / "2" / name).state["position"]
-    if WORK["CASES"][name].epochs == WORK["LONG"]:
-        assert position["steps_taken"] >= 50
+@several
+def test_several_processes_come_to_the_weights_of_one(tmp_path):
+    """All in one test: tests that are spread over workers would each start processes of their own."""
+    fit = WORK["fit"]
+    for name in WORK["RESUMED"]:
+        fit(name, tmp_path / "more" / name, epochs=1)
+    refused = launch(WORK["main"], tmp_path)
+    assert set(refused) == {0, 1}
+    assert all("absent: no checkpoint here" in message for message in refused.values())
+    differ = {}
+    for name in WORK["CASES"]:
+        fit(name, tmp_path / "1" / name)
+        differ[name] = difference(tmp_path / "1" / name, tmp_path / "2" / name)
+    for name in WORK["RESUMED"]:
+        fit(name, tmp_path / "fewer" / name, resume=True)
+        for folder in ("fewer", "more"):
+            differ[name, folder] = difference(tmp_path / "1" / name, tmp_path / folder / name)
+    assert not {name: how for name, how in differ.items() if how}
+    for name in ("cross-entropy", "seal", "identity", "neumann"):
+        assert Checkpoint.load(tmp_path / "2" / name).state["position"]["steps_taken"] >= 50
 
 
-@pytest.mark.parametrize("name", WORK["RESUMED"])
-def test_a_run_goes_on_in_another_number_of_processes(name, folder):
-    WORK["fit"](name, folder / "whole" / name)
-    WORK["fit"](name, folder / "fewer" / name, resume=True)
-    assert_same(folder / "whole" / name, folder / "fewer" / name)
-    assert_same(folder / "whole" / name, folder / "more" / name)
+def difference(one, other):
+    """What `assert_same` says."""
+    try:
+        assert_same(one, other)
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 # ---------------------------------------------------------------- the command line
