@@ -30,6 +30,7 @@ from lossnet.run import Run, find_device, train, write_json
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
+from lossnet.training.distributed import launched_rank
 from lossnet.training.tracking import TRACKERS
 
 __all__ = ["main"]
@@ -41,6 +42,7 @@ TRAIN_EXAMPLES = """examples:
   lossnet train mine.csv --labels 'label_*' --output runs/mine
   lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+  torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
 """
 
 #: how labels are chosen, given a model's tuned threshold
@@ -93,7 +95,9 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"lossnet: {message}", file=sys.stderr)
+    rank = launched_rank() or 0
+    if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
+        print(f"lossnet{f' (process {rank})' * bool(rank)}: {message}", file=sys.stderr)
     return status
 
 
@@ -128,6 +132,8 @@ def _train(options: Namespace) -> None:
     )
     torch.set_num_threads(max(1, options.threads))
     result = train(run)
+    if launched_rank():
+        return
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")

@@ -26,6 +26,7 @@ from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
+from lossnet.training.distributed import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
@@ -71,6 +72,8 @@ class Run:
 def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     """Trains, evaluates, writes ``run.output`` and returns the content of its ``result.json``.
 
+    Under ``torchrun`` all processes train together, and the first one writes.
+
     >>> run = Run("digits-pairs", "cross-entropy", settings=Settings(epochs=1), progress=False)
     >>> result = train(run)
     >>> result["dataset"], result["method"], result["seed"]
@@ -80,14 +83,24 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     """
     loss = run.loss or default_loss(run.method)
     check_names(run.method, loss)
-    find_device(run.device)  # before data are read: it may not be there
+    device = find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
     if output is not None and output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
-    follow = None if run.track is None else tracker(run.track, output)
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
+    run = dataclasses.replace(run, loss=loss, settings=settings)
+    with joined(device) as processes:
+        run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
+        return _train(run, data, processes)
+
+
+def _train(run: Run, data: Loaded | None, processes: Processes) -> dict[str, Any]:
+    settings = run.settings
+    assert settings is not None
+    output = None if run.output is None else Path(run.output)
+    follow = None if run.track is None or not processes.first else tracker(run.track, output)
     if data is None:
         data = load_data(
             run.data,
@@ -98,13 +111,12 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             features=settings.features or None,
             embeddings=run.embeddings,
         )
-    run = dataclasses.replace(run, loss=loss, settings=settings)
-    fitted = fit(run, data, follow=follow)
+    fitted = fit(run, data, follow=follow, processes=processes)
     result = {
         "dataset": data.name,
         "split": data.split_name,
         "method": run.method,
-        "loss": loss,
+        "loss": run.loss,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -113,11 +125,12 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "steps": fitted.steps,
         "epochs": len(fitted.history),
         "device": find_device(run.device),
+        "processes": processes.count,
         "versions": _versions(),
         "commit": _commit(),
         "source": _source(run),
     }
-    if output is not None:
+    if output is not None and processes.first:
         fitted.model.save(output / "model", model_card(result, fitted.model.task.kind, data.description))
         lines = [json.dumps(entry) for entry in fitted.history]
         (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -137,17 +150,23 @@ class Fitted:
     seconds: float
 
 
-def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None, follow: Tracker | None = None) -> Fitted:
+def fit(
+    run: Run,
+    data: Loaded,
+    weights: NDArray[Any] | None = None,
+    follow: Tracker | None = None,
+    processes: Processes | None = None,
+) -> Fitted:
     """Trains on loaded data and tunes the threshold; reads and writes nothing but the checkpoint.
 
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
-    is told of the run.
+    is told of the run, and ``processes`` train together.
     """
     device = find_device(run.device)
     started = time.monotonic()
     model = new_model(run, data)
     names = {"data": data.name, "split": data.split_name}
-    trainer = trainer_of(model, run, names, follow)
+    trainer = trainer_of(model, run, names, follow, processes)
     train = _placed(data.train, device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
@@ -172,7 +191,11 @@ def new_model(run: Run, data: Loaded) -> Model:
 
 
 def trainer_of(
-    model: Model, run: Run, identity: Mapping[str, Any] | None = None, follow: Tracker | None = None
+    model: Model,
+    run: Run,
+    identity: Mapping[str, Any] | None = None,
+    follow: Tracker | None = None,
+    processes: Processes | None = None,
 ) -> Trainer:
     """The trainer of a model by its own settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
@@ -198,6 +221,7 @@ def trainer_of(
         views=model.task.crops(settings),
         progress=run.progress,
         tracker=follow,
+        processes=processes,
     )
 
 

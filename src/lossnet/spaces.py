@@ -193,9 +193,9 @@ class Blocks(Field):
         images = like.shape[:-2].numel()
         squares = [(length + self.size - 2) // self.size + 1 for length in (height, width)]
         values = torch.randn(images, *squares, device=like.device, dtype=like.dtype)
-        offsets = torch.randint(self.size, (2, images, 1), device=like.device)
-        rows = (torch.arange(height, device=like.device) + offsets[0]) // self.size
-        columns = (torch.arange(width, device=like.device) + offsets[1]) // self.size
+        offsets = torch.randint(self.size, (images, 2), device=like.device)
+        rows = (torch.arange(height, device=like.device) + offsets[:, :1]) // self.size
+        columns = (torch.arange(width, device=like.device) + offsets[:, 1:]) // self.size
         image = torch.arange(images, device=like.device)[:, None, None]
         return values[image, rows[:, :, None], columns[:, None, :]].reshape(like.shape)
 

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from lossnet.hypergradient.base import Solver, check_not_negative, inverse, norm
-from lossnet.hypergradient.double_backward import DoubleBackward, Products
+from lossnet.hypergradient.double_backward import Derivatives, DoubleBackward, Products
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
 from lossnet.hypergradient.finite_difference import FiniteDifference
-from lossnet.hypergradient.layers import Layer, places, thin_layers
+from lossnet.hypergradient.layers import Layer, Place, places, thin_layers
 from lossnet.hypergradient.neumann import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
+
+#: sums each of some tensors over processes
+Total = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def implicit_gradient(
     products: Products | None = None,
     ratio: float | None = None,
     residual: bool = False,
+    total: Total | None = None,
 ) -> Hypergradient:
     """``dL/dφ = ∂φ L_outer − ∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer`` (UAI Eq. 3).
 
@@ -72,6 +76,8 @@ def implicit_gradient(
         ratio: `cap` the implicit term at this multiple of the explicit term's norm.
         residual: also compute the residual, by one more product made together with the last one
             (`ConjugateGradient` has it for free).
+        total: where each of several processes has a part of both losses, which are the sums of these: what
+            sums tensors over the processes.  All of them must call this function, and all get the same.
 
     >>> theta, phi = torch.tensor(3.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
     >>> inner = (theta - phi) ** 2  # minimal at θ* = φ
@@ -85,11 +91,13 @@ def implicit_gradient(
     solver = Neumann() if solver is None else solver
     loss, first_try = evaluate(outer, "outer"), products or DoubleBackward()
     thin = isinstance(first_try, DoubleBackward) and first_try.thin and not solver.needs_parameters
+    thin = thin and total is None  # the rows of a layer's input are spread over processes
     layers = thin_layers(loss, inner_params) if thin else {}
     firsts = first_order(loss, (*places(inner_params, layers), *outer_params))
     del loss  # and its graph, unless somebody else keeps it
+    firsts = firsts if total is None else total(firsts)
     slope, explicit = _Slope(firsts[: len(inner_params)], layers), firsts[len(inner_params) :]
-    rest = (inner, inner_params, outer_params, slope, solver, residual)
+    rest = (inner, inner_params, outer_params, slope, solver, residual, total)
     if products is not None:
         implicit, curvature, unsolved = _implicit(products, *rest)
     else:
@@ -131,6 +139,20 @@ def cap(implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float) ->
 
 
 @dataclass(frozen=True)
+class _Total(Derivatives):
+    """The derivatives of an inner loss that is a sum over processes."""
+
+    own: Derivatives
+    total: Total
+
+    def gradient(self) -> tuple[Tensor, ...]:
+        return self.total(self.own.gradient())
+
+    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
+        return self.total(self.own.along(direction, targets))
+
+
+@dataclass(frozen=True)
 class _Slope:
     """``∂θ L_outer``, at the outputs of ``layers`` in place of their weights."""
 
@@ -156,6 +178,7 @@ def _implicit(
     slope: _Slope,
     solver: Solver,
     residual: bool,
+    total: Total | None,
 ) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
     """``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and residual."""
     layout = Layout(inner_params)
@@ -166,6 +189,8 @@ def _implicit(
         derivatives = products.of(inner, layout.places)
     else:
         derivatives = products.of(inner, inner_params)
+    if total is not None:
+        derivatives = _Total(derivatives, total)
 
     def product(direction: Tensor) -> Tensor:
         return layout.flatten(derivatives.along(layout.split(direction), layout.places))

@@ -14,7 +14,7 @@ so the order of steps is the order of statements, and a method says nothing of o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,13 +35,15 @@ class Update:
     """One optimizer step to take: a network's name and the scalar loss that it descends.
 
     ``gradients`` replaces the loss's own gradient, in the order of the network's parameters; ``measured``
-    holds scalars ``()`` whose means go into the history.
+    holds scalars ``()`` whose means go into the history.  Where processes share a batch, all of these are
+    of this one's share, and add up; with ``whole``, gradients and what is measured have been added already.
     """
 
     network: str
     loss: Tensor
     gradients: tuple[Tensor, ...] | None = None
     measured: Mapping[str, Tensor] = field(default_factory=dict)
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Method(nn.Module):
     space: Space
     #: the networks that prediction needs; a loaded model has no others
     predictors: tuple[str, ...]
+    #: sums tensors over processes; the trainer sets it where each of several has a share of a batch
+    total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:

@@ -128,6 +128,7 @@ class Implicit(SEAL):
             products=FiniteDifference(draws=False) if recurrent else None,
             ratio=self.ratio,
             residual=not recurrent,
+            total=self.total,
         )
         measured = {
             "explicit_norm": found.explicit_norm,
@@ -137,7 +138,7 @@ class Implicit(SEAL):
             "residual": found.residual,
         }
         present = {name: value for name, value in measured.items() if value is not None}
-        return Update("energy", outer, found.gradients, present)
+        return Update("energy", outer, found.gradients, present, whole=True)
 
     def inner_loss(self, batch: Batch) -> Tensor:
         """``L_Aux``, ``()``, of networks without dropout and in full precision, for finite differences."""

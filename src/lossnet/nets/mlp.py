@@ -35,8 +35,9 @@ class MLP(nn.Sequential):
 
     def features(self, x: Tensor) -> Tensor:
         """What the outputs are read from, ``(batch, self.width)``."""
-        features: Tensor = self[:-1](x)
-        return features
+        for layer in list(self)[:-1]:
+            x = layer(x)
+        return x
 
     @property
     def head(self) -> nn.Module:

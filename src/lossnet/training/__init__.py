@@ -1,6 +1,7 @@
-"""Training: the loop, its checkpoints and its evaluation."""
+"""Training: the loop, its checkpoints and its evaluation, in one process or several."""
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
+from lossnet.training.distributed import Processes, joined
 from lossnet.training.evaluation import Views, predict
 from lossnet.training.trainer import Dataset, Interrupted, NonFiniteLoss, Trainer
 
@@ -10,7 +11,9 @@ __all__ = [
     "Dataset",
     "Interrupted",
     "NonFiniteLoss",
+    "Processes",
     "Trainer",
     "Views",
+    "joined",
     "predict",
 ]

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -30,6 +30,7 @@ from lossnet.training.checkpoint import (
     rate_tensors_kept,
     restore_optimizer,
 )
+from lossnet.training.distributed import Processes
 from lossnet.training.evaluation import Dataset, Views, arranged, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
@@ -90,6 +91,8 @@ class Trainer:
             validation.
         progress: show a progress bar.
         tracker: told what each epoch measured.
+        processes: those that train together; each takes its share of every batch, and only the first one
+            writes, shows and tracks.  See `lossnet.training.distributed`.
 
     >>> from lossnet.data import MultiLabelData
     >>> from lossnet.methods import CrossEntropy
@@ -123,6 +126,7 @@ class Trainer:
         views: Views | None = None,
         progress: bool = True,
         tracker: Tracker | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.method = method.to(device)
         self.lr = lr
@@ -142,6 +146,7 @@ class Trainer:
         self.views = views
         self.progress = progress
         self.tracker = tracker
+        self.processes = processes or Processes()
         self._position = _Position()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._schedules: dict[str, torch.optim.lr_scheduler.ReduceLROnPlateau] = {}
@@ -172,9 +177,9 @@ class Trainer:
             train = self.views.training(train)
         self._position = _Position()
         devices = [self.device] if self.device.type == "cuda" else []
-        show = Progress() if self.progress else silent()
+        show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
-        with torch.random.fork_rng(devices), self._interruptible(), show:
+        with torch.random.fork_rng(devices), self._together(), self._interruptible(), show:
             torch.manual_seed(self.seed)
             saved = self._read_checkpoint() if resume else None
             stages = self.method.stages()
@@ -202,7 +207,7 @@ class Trainer:
             self._prepare(stage, None)
         position = self._position
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), self._interruptible(), silent() as show:
+        with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
             torch.manual_seed(self._epoch_seed())
             self._run_epoch(stage, data, show)
         self.method.eval()
@@ -235,7 +240,7 @@ class Trainer:
         if saved is not None:
             self._restore(saved)
         self._run_batch = partial(self._take_steps, stage)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.processes.count == 1:
             self._run_batch = GraphRunner(self._run_batch)
 
     def _rate(self, stage: Stage, network: str) -> float:
@@ -253,11 +258,10 @@ class Trainer:
             self._run_epoch(stage, train, show)
             self.method.eval()
             whole = stage.predict if self.views is None else self.views.quick(stage.predict)
-            relaxed, truth = predict(whole, valid, self.device)
-            metrics = scores.metrics(self.method.space, relaxed, truth)
-            self._close_epoch(stage, metrics)
+            measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
+            self._close_epoch(stage, self.processes.from_first(measure))
             show.epoch(position.history[-1], self.monitor, position.best)
-            if self.tracker is not None:
+            if self.tracker is not None and self.processes.first:
                 self.tracker.epoch(len(position.history), flat(position.history[-1]))
             if self._save_is_due():
                 self._save()
@@ -289,7 +293,7 @@ class Trainer:
             pending.append(self._run_batch(batch))
             position.steps_taken += sum(quantity == "loss" for _, quantity in pending[-1][0])
             position.step = step + 1
-            last, stop = position.step == len(batches), self._stop_requested
+            last, stop = position.step == len(batches), self.processes.any(self._stop_requested)
             save = not last and time.monotonic() - self._last_saved >= 60 and self._save_is_due()
             if len(pending) == interval or last or stop or save:
                 self._account(stage, pending)
@@ -307,20 +311,21 @@ class Trainer:
         """Takes a batch's optimizer steps; returns each one's loss, gradient norm and what it measured."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        for update in stage.updates(batch):
-            norm = self._apply(update)
-            readings = {"loss": update.loss.detach(), "gradient_norm": norm, **update.measured}
-            names += [(update.network, quantity) for quantity in readings]
-            values += readings.values()
+        with self.processes.share(batch) as own:
+            for update in stage.updates(own):
+                readings = self._apply(update)
+                names += [(update.network, quantity) for quantity in readings]
+                values += readings.values()
         return names, torch.stack([value.float() for value in values])
 
-    def _apply(self, update: Update) -> Tensor:
+    def _apply(self, update: Update) -> dict[str, Tensor]:
         optimizer = self._optimizers[update.network]
         parameters = optimizer.param_groups[0]["params"]
-        gradients = update.gradients
+        gradients: Sequence[Tensor | None] | None = update.gradients
         if gradients is None:
             # Only this network's gradients: those of the other one would pile up unused.
             gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
+        gradients, loss, measured = self._totals(update, gradients)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         norm = get_total_norm([gradient for gradient in gradients if gradient is not None])
@@ -329,7 +334,22 @@ class Trainer:
         optimizer.step()
         for parameter in parameters:
             parameter.grad = None
-        return norm
+        return {"loss": loss, "gradient_norm": norm, **measured}
+
+    def _totals(
+        self, update: Update, gradients: Sequence[Tensor | None]
+    ) -> tuple[Sequence[Tensor | None], Tensor, Mapping[str, Tensor]]:
+        """Gradients, loss and what was measured, summed over processes where they are of shares."""
+        if self.processes.count == 1:
+            return gradients, update.loss.detach(), update.measured
+        if update.whole:
+            (loss,) = self.processes.total([update.loss])
+            return gradients, loss, update.measured
+        used = [gradient for gradient in gradients if gradient is not None]
+        found = iter(self.processes.total([update.loss, *update.measured.values(), *used]))
+        loss = next(found).clone()  # it outlives the gradients, whose memory it would keep
+        measured = {name: next(found).clone() for name in update.measured}
+        return [None if gradient is None else next(found) for gradient in gradients], loss, measured
 
     def _order(self, instances: int) -> Tensor:
         """The data order: a function of seed, stage and epoch alone, so resuming needs no loader state."""
@@ -411,7 +431,7 @@ class Trainer:
         return time.monotonic() - self._last_saved >= pause
 
     def _save(self) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or not self.processes.first:
             return
         started = time.monotonic()
         self._position.schedules = {
@@ -439,7 +459,7 @@ class Trainer:
     def _read_checkpoint(self) -> Checkpoint:
         if self.checkpoint is None:
             raise CheckpointError("resuming needs a checkpoint: give the trainer a file for it")
-        saved = Checkpoint.load(self.checkpoint)
+        saved = self.processes.from_first(partial(Checkpoint.load, self.checkpoint))
         try:
             before, position = dict(saved.state["settings"]), _Position(**saved.state["position"])
             random = saved.tensors["rng/cpu"]
@@ -469,25 +489,45 @@ class Trainer:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C asks the loop to stop after the current batch; a second one stops at once."""
+        """Ctrl-C asks the loop to stop after the current batch; a second one stops at once.
+
+        Where there are several processes, ``torchrun`` sends what it receives to each of them, which the
+        terminal may have done already, and kills those that take too long: the first request stands.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.getsignal(signal.SIGINT)
+        alone = self.processes.count == 1
+        numbers = [signal.SIGINT] if alone else [signal.SIGINT, signal.SIGTERM]
+        before = {number: signal.getsignal(number) for number in numbers}
 
         def request(number: int, frame: FrameType | None) -> None:
             self._stop_requested = True
-            signal.signal(signal.SIGINT, before)
+            if alone:
+                signal.signal(number, before[signal.Signals(number)])
 
         self._stop_requested = False
-        signal.signal(signal.SIGINT, request)
+        for number in numbers:
+            signal.signal(number, request)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number in numbers:
+                signal.signal(number, before[number])
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """All processes start from the same weights; a method that needs sums over them finds how."""
+        self.processes.align(self.method)
+        self.method.total = self.processes.total if self.processes.count > 1 else None
+        try:
+            yield
+        finally:
+            self.method.total = None
 
     def _interrupt(self) -> None:
         self._save()
+        self.processes.any(False)  # none leaves before the first one has saved
         where = "" if self.checkpoint is None else f"; progress is saved in {self.checkpoint}"
         raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}", self.checkpoint)
 
