@@ -53,11 +53,14 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     """The mean of ``weight · losses``, both ``(batch,)``.
 
     Weights that average 1 over a data set make batches' means average to the weighted mean over the set.
+    Weights ``(groups, size)`` give each of the batch's groups a mean of its own, ``(groups,)``.
 
     >>> mean(torch.tensor([1.0, 4.0]), torch.tensor([0.5, 1.5]))
     tensor(3.2500)
+    >>> mean(torch.tensor([1.0, 4.0]), torch.ones(2, 1))
+    tensor([1., 4.])
     """
-    return (losses if weight is None else losses * weight).mean()
+    return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
 class Space(ABC):

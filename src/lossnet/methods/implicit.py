@@ -124,6 +124,7 @@ class Implicit(SEAL):
             self.solver,
             ratio=self.ratio,
             residual=True,
+            problems=len(outer) if outer.dim() else None,
         )
         measured = {
             "explicit_norm": found.explicit_norm,

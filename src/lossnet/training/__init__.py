@@ -2,6 +2,7 @@
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
 from lossnet.training.evaluation import Views, predict
+from lossnet.training.replicas import Outcome, fit_together, why_alone
 from lossnet.training.trainer import Dataset, Interrupted, NonFiniteLoss, Trainer
 
 __all__ = [
@@ -10,7 +11,10 @@ __all__ = [
     "Dataset",
     "Interrupted",
     "NonFiniteLoss",
+    "Outcome",
     "Trainer",
     "Views",
+    "fit_together",
     "predict",
+    "why_alone",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ class GraphRunner:
 
     Only batches of the first batch's shape are captured; others, such as an epoch's last, run eagerly.
     Where capture is impossible (gradient-based inference looks at its own progress), it says why once
-    and goes on eagerly.  Optimizers must be capturable.
+    and goes on eagerly.  Optimizers must be capturable, and generators other than the device's own are to be
+    named.
     """
 
-    def __init__(self, run: RunBatch, warm_up: int = 3) -> None:
+    def __init__(self, run: RunBatch, warm_up: int = 3, generators: Sequence[torch.Generator] = ()) -> None:
         self._run = run
+        self._generators = generators
         self._eager_left = warm_up
         self._graph: torch.cuda.CUDAGraph | None = None
         self._impossible = False
@@ -66,8 +68,11 @@ class GraphRunner:
     def _capture(self) -> bool:
         assert self._input is not None
         device = self._input.x.device
-        random = torch.cuda.get_rng_state(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        random = [(one, one.get_state()) for one in (torch.cuda.default_generators[index], *self._generators)]
         graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
         gc.collect()
         gc.disable()  # an older graph that is freed during capture would break it
         try:
@@ -78,7 +83,8 @@ class GraphRunner:
             warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
             self._impossible = True
             torch.cuda.synchronize(device)
-            _renew_generator(device, random)
+            for generator, state in random:
+                _renew(generator, state)
             return False
         finally:
             gc.enable()
@@ -86,9 +92,8 @@ class GraphRunner:
         return True
 
 
-def _renew_generator(device: torch.device, state: Tensor) -> None:
-    """A failed capture leaves the device's generator believing that it is still being captured."""
-    fresh = torch.Generator(device)
+def _renew(generator: torch.Generator, state: Tensor) -> None:
+    """A failed capture leaves a generator believing that it is still being captured."""
+    fresh = torch.Generator(generator.device)
     fresh.set_state(state)
-    index = torch.cuda.current_device() if device.index is None else device.index
-    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
