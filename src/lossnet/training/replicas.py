@@ -198,17 +198,19 @@ class _Replicas:
             weight = batch.x.new_ones(rows.shape) if batch.weight is None else batch.weight.view(rows.shape)
             pending.append(self.run_batch(batch._replace(weight=weight)))
             taken = sum(quantity == "loss" for _, quantity in pending[-1][0])
-            now = time.monotonic()
-            share, clock = (now - clock) / len(self.trainers), now
             for trainer in self.trainers:
-                place = trainer._position
-                place.step, place.steps_taken = step + 1, place.steps_taken + taken
-                place.seconds, place.spent = place.seconds + share, place.spent + share
+                trainer._position.step = step + 1
+                trainer._position.steps_taken += taken
             stop = leader._stop_requested
             if len(pending) == interval or step + 1 == len(batches) or stop:
                 self._account(pending)
                 pending.clear()
                 show.step(step + 1, _averages(position.totals))
+            now = time.monotonic()
+            share, clock = (now - clock) / len(self.trainers), now
+            for trainer in self.trainers:
+                trainer._position.seconds += share
+                trainer._position.spent += share
             if stop:
                 self._save()
                 saved = leader.checkpoint is not None
