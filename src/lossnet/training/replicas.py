@@ -185,7 +185,10 @@ class _Replicas:
         first = self.trainers[0]
         self.method.train()
         orders = torch.stack([trainer._order(len(train)) for trainer in self.trainers])
-        batches = orders.to(self.device).split(first.batch_size, dim=1)
+        # A batch's rows one after the other, on the host as a lone trainer has them.
+        order = torch.cat([rows.flatten() for rows in orders.split(first.batch_size, dim=1)])
+        order = order.pin_memory() if self.device.type == "cuda" else order
+        batches = order.split(first.batch_size * len(self.trainers))
         title = f"{self.stage.name}, {len(self.trainers)} at once"
         position = first._position
         show.start_epoch(title, position.epoch, first.max_epochs, len(batches), position.step)
@@ -193,9 +196,9 @@ class _Replicas:
         interval = 1 if self.device.type == "cpu" else 64  # as a lone trainer reads
         clock = time.monotonic()
         for step in range(position.step, len(batches)):
-            rows = batches[step]
-            batch = train.batch(rows.flatten()).to(self.device)
-            weight = batch.x.new_ones(rows.shape) if batch.weight is None else batch.weight.view(rows.shape)
+            batch = train.batch(batches[step]).to(self.device)
+            weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
+            weight = weight.view(len(self.trainers), -1)
             pending.append(self.run_batch(batch._replace(weight=weight)))
             taken = sum(quantity == "loss" for _, quantity in pending[-1][0])
             for trainer in self.trainers:
