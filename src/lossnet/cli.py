@@ -25,6 +25,7 @@ from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
 from lossnet.run import Run, find_device, train, write_json
+from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
@@ -39,6 +40,8 @@ TRAIN_EXAMPLES = """examples:
   lossnet train mine.csv --labels 'label_*' --output runs/mine
   lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+  lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
+  lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
 """
 
 #: how labels are chosen, given a model's tuned threshold
@@ -110,6 +113,9 @@ def _train(options: Namespace) -> None:
         track=options.track,
     )
     torch.set_num_threads(max(1, options.threads))
+    if options.seeds is not None or options.sweep:
+        _train_many(run, options)
+        return
     result = train(run)
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
@@ -119,6 +125,19 @@ def _train(options: Namespace) -> None:
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
         # The page asks the energy about every pair of labels: half a minute for a thousand, if it is wanted.
         print(f"for a page about it: {shlex.join(['lossnet', 'report', str(output), *where])}")
+
+
+def _train_many(run: Run, options: Namespace) -> None:
+    """Several seeds, and every combination of the settings that are swept."""
+    swept = dict(map(parse_sweep, options.sweep or ()))
+    results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
+    heading, rows = summary(results, list(swept))
+    table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
+    if run.output is not None:
+        _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
 
 
 def _evaluate(options: Namespace) -> None:
@@ -328,6 +347,16 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
     training.add_argument("--seed", type=int, default=0, help="decides everything random")
+    training.add_argument(
+        "--seeds", type=int | None, help="so many runs, from --seed on, at once where possible"
+    )
+    training.add_argument(
+        "--sweep",
+        type=str | None,
+        nargs="+",
+        metavar="NAME=VALUES",
+        help="a run for each of a setting's values a,b,c, and for all combinations",
+    )
     training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
     training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
     _add_data_options(training)

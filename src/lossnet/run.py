@@ -28,7 +28,20 @@ from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
+__all__ = [
+    "Fitted",
+    "Run",
+    "find_device",
+    "finish",
+    "fit",
+    "new_model",
+    "placed",
+    "read",
+    "train",
+    "trainer_of",
+    "tune_and_measure",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -88,23 +101,34 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
     follow = None if run.track is None else tracker(run.track, output)
     settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    if data is None:
-        data = load_data(
-            run.data,
-            data_dir=run.data_dir,
-            split=run.split,
-            labels=run.labels,
-            progress=run.progress,
-            features=settings.features or None,
-            embeddings=run.embeddings,
-        )
     run = dataclasses.replace(run, loss=loss, settings=settings)
-    fitted = fit(run, data, follow=follow)
+    if data is None:
+        data = read(run)
+    return finish(run, data, fit(run, data, follow=follow))
+
+
+def read(run: Run) -> Loaded:
+    """The data that a run is to be made on."""
+    return load_data(
+        run.data,
+        data_dir=run.data_dir,
+        split=run.split,
+        labels=run.labels,
+        progress=run.progress,
+        features=(run.settings or Settings()).features or None,
+        embeddings=run.embeddings,
+    )
+
+
+def finish(run: Run, data: Loaded, fitted: Fitted) -> dict[str, Any]:
+    """Writes what a trained run leaves in ``run.output`` and returns the content of its ``result.json``."""
+    output = None if run.output is None else Path(run.output)
+    settings = run.settings or Settings()
     result = {
         "dataset": data.name,
         "split": data.split_name,
         "method": run.method,
-        "loss": loss,
+        "loss": run.loss,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -148,14 +172,14 @@ def fit(run: Run, data: Loaded, weights: NDArray[Any] | None = None, follow: Tra
     model = new_model(run, data)
     names = {"data": data.name, "split": data.split_name}
     trainer = trainer_of(model, run, names, follow)
-    train = _placed(data.train, device)
+    train = placed(data.train, device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
     title = " ".join([data.name, *model.names, f"seed {run.seed}"])
     method, loss = model.names
     told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
     with _followed(follow, title, told) as results:
-        history = trainer.fit(train, _placed(data.valid, device), run.resume)
+        history = trainer.fit(train, placed(data.valid, device), run.resume)
         metrics = tune_and_measure(model, data, device)
         results.update(flat(metrics))
     seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
@@ -271,7 +295,8 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
     }
 
 
-def _placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
+def placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
+    """The data where training wants them: on a GPU, if they fit."""
     return data if device == "cpu" else data.resident(device)
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from lossnet.data import Loaded, MultiLabelData, find, load
 from lossnet.methods import Stage
-from lossnet.run import Run, find_device, new_model, trainer_of, write_json
+from lossnet.run import Run, find_device, new_model, placed, trainer_of, write_json
 from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
 from lossnet.training.tracking import Tracker
@@ -87,12 +87,11 @@ def measure(
     if batches is not None:
         train = train.take(np.arange(batches * settings.batch_size))
         valid = valid.take(np.flatnonzero(np.asarray(valid.y.sum(1)) > 0)[:1])
-    placed = train if device == "cpu" else train.resident(device)
-    placed_valid = valid if device == "cpu" else valid.resident(device)
+    parts = placed(train, device), placed(valid, device)
     try:
-        eager = _lone(_Eager, loaded, settings, device, placed, placed_valid)
-        alone = _lone(Trainer, loaded, settings, device, placed, placed_valid)
-        together = _together(loaded, settings, device, placed, placed_valid, replicas)
+        eager = _lone(_Eager, loaded, settings, device, *parts)
+        alone = _lone(Trainer, loaded, settings, device, *parts)
+        together = _together(loaded, settings, device, *parts, replicas)
     finally:
         torch.set_num_threads(threads)
     gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
