@@ -27,7 +27,7 @@ from lossnet.training.trainer import Interrupted, NonFiniteLoss, Trainer, _avera
 
 __all__ = ["Outcome", "fit_together", "why_alone"]
 
-#: what became of a replica: its history, or what stopped it
+#: the history of a replica, or what stopped it
 Outcome = list[dict[str, Any]] | NonFiniteLoss
 #: weights of the task loss that may differ between replicas
 _WEIGHTS = ("energy", "ce", "score")
