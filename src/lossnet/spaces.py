@@ -120,7 +120,11 @@ class _Binary(Space):
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
         probabilities = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
         shape = (logits.shape[0], count, *logits.shape[1:])
-        return self._masked(torch.bernoulli(probabilities.expand(shape)), mask)
+        return self._masked(self.bernoulli(probabilities.expand(shape)), mask)
+
+    def bernoulli(self, probabilities: Tensor) -> Tensor:
+        """1 with these probabilities ``(batch, count, *event)``, else 0; units independent."""
+        return torch.bernoulli(probabilities)
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         # log P(y) = Σ_i y_i·l_i − softplus(l_i): one matrix product for all candidates.

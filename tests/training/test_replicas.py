@@ -255,7 +255,7 @@ def test_replicas_of_one_method_object_share_parameters():
     assert why_alone([one]) == "their networks share parameters"
 
 
-def test_stacked_steps_are_those_of_adamw():
+def test_steps_of_a_stack_are_those_of_the_optimizers():
     torch.manual_seed(0)
     rates, clips = [0.1, 0.01], [0.3, 5.0]
     lone = [MLP(3, hidden=5, layers=1, outputs=2).double() for _ in rates]
@@ -263,7 +263,7 @@ def test_stacked_steps_are_those_of_adamw():
     for one, twin in zip(lone, other, strict=True):
         twin.load_state_dict(one.state_dict())
     optimizers = [
-        [torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.1, fused=True) for net, rate in pairs]
+        [torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.1) for net, rate in pairs]
         for pairs in (zip(lone, rates, strict=True), zip(other, rates, strict=True))
     ]
     stack = Stack(other, optimizers[1], clips, Streams([0, 1], torch.device("cpu")))
@@ -276,13 +276,12 @@ def test_stacked_steps_are_those_of_adamw():
             norm = nn.utils.clip_grad_norm_(net.parameters(), clips[index])
             torch.testing.assert_close(norms[index], norm)
             optimizers[0][index].step()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    assert torch.equal(stack.network(torch.cat([x, x]))[4:], other[1](x))
     stack.release()
-    for index, (one, twin) in enumerate(zip(lone, other, strict=True)):
+    for one, twin in zip(lone, other, strict=True):
         for mine, its in zip(one.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(its, mine, rtol=1e-12, atol=1e-14)
-            before, after = optimizers[0][index].state[mine], optimizers[1][index].state[its]
-            for name in ("step", "exp_avg", "exp_avg_sq"):
-                torch.testing.assert_close(after[name], before[name])
 
 
 def test_hypergradients_of_problems_side_by_side():

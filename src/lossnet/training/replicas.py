@@ -163,8 +163,6 @@ class _Replicas:
             for index, trainer in enumerate(self.trainers):
                 if index not in self.diverged:
                     trainer._validate(trainer.method.stages()[0], valid)
-            for stack in self.stacks.values():
-                stack.read_rates()
             self._show(show)
             if time.monotonic() - self.last_saved >= 20 * self.saving_took:
                 self._save()
@@ -257,8 +255,6 @@ class _Replicas:
 
     def _save(self) -> None:
         started = time.monotonic()
-        for stack in self.stacks.values():
-            stack.count()
         for index, trainer in enumerate(self.trainers):
             if index not in self.diverged:
                 with self.streams.own(index):

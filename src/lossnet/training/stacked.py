@@ -6,7 +6,7 @@ one by one (spaces, scores, losses, energies without parameters) needs no change
     layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
     draws       `Streams` lets each replica draw from its own random numbers, as it would alone
     numbers     `Each` is a setting that differs between replicas, ``λ · losses``
-    optimizers  `Stack` takes AdamW's step with rates, decay, clipping and step counts of their own
+    steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
 
 A mean of losses becomes one for each replica by `lossnet.spaces.mean`'s weights ``(R, b)``.
 """
@@ -14,10 +14,10 @@ A mean of losses becomes one for each replica by `lossnet.spaces.mean`'s weights
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
 
 #: modules that hold others or treat every number alone
 _PLAIN = (nn.ModuleList, nn.Sequential, nn.Softplus, MLP, Sum, Local, LabelInteraction)
-#: parameters begin at multiples of this many numbers, as kernels like it
-_ALIGNMENT = 32
+
+T = TypeVar("T")
 
 
 # ---------------------------------------------------------------- random numbers
@@ -86,21 +86,25 @@ class Streams:
     def each(self, draw: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
         """What ``draw`` makes of each replica's part of ``like``, ``(R·b, …)``, end to end."""
         parts = like.chunk(len(self.generators))
+
+        def own(index: int) -> Tensor:
+            with self.own(index):
+                return draw(parts[index])
+
+        return torch.cat(self.apart(own))
+
+    def apart(self, work: Callable[[int], T]) -> list[T]:
+        """What ``work`` gives for each replica's index; side by side on a GPU, which each fills little."""
         if not self._sides:
-            drawn = []
-            for index, part in enumerate(parts):
-                with self.own(index):
-                    drawn.append(draw(part))
-            return torch.cat(drawn)
-        # Branches beside each other: alone, each of these kernels fills little of a GPU.
-        main, drawn = torch.cuda.current_stream(self.device), []
-        for index, (side, part) in enumerate(zip(self._sides, parts, strict=True)):
+            return [work(index) for index in range(len(self.generators))]
+        main, done = torch.cuda.current_stream(self.device), []
+        for index, side in enumerate(self._sides):
             side.wait_stream(main)
-            with torch.cuda.stream(side), self.own(index):
-                drawn.append(draw(part))
+            with torch.cuda.stream(side):
+                done.append(work(index))
         for side in self._sides:
             main.wait_stream(side)
-        return torch.cat(drawn)
+        return done
 
 
 # ---------------------------------------------------------------- what takes the place of what
@@ -132,9 +136,8 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
-        draw = super().sample
-        return self.streams.each(lambda part: draw(part, count), logits)
+    def bernoulli(self, probabilities: Tensor) -> Tensor:
+        return self.streams.each(super().bernoulli, probabilities)
 
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)
@@ -217,18 +220,14 @@ def stackable(network: nn.Module) -> str | None:
 
 
 class Stack:
-    """The same network of ``R`` replicas: its parameters as one, and AdamW's steps on them.
+    """The same network of ``R`` replicas, its parameters as one.
 
-    Each replica's own parameters and the state of its own optimizer become views of what is here, so
-    that whoever looks at a replica (validation, checkpoints) sees it as it is.
-
-    AdamW's update is ``p ← (1 − η·decay) p − η·m̂ / (√v̂ + ε)``.  Torch's fused kernel has one rate ``η`` for
-    all; it is given a rate and a decay of 1 and vectors ``u`` in place of the parameters, which leaves
-    ``u = −m̂ / (√v̂ + ε)``, and rates ``(R, 1)`` multiply that.
+    Each replica's own parameters become views of them, so that whoever looks at a replica (its optimizer,
+    validation, checkpoints) sees it as it is.
 
     Args:
         networks: of each replica.
-        optimizers: each replica's AdamW of that network.
+        optimizers: each replica's optimizer of that network.
         clips: the largest norm of each replica's gradient.
         streams: the replicas' random numbers.
     """
@@ -240,102 +239,51 @@ class Stack:
         clips: Sequence[float],
         streams: Streams,
     ) -> None:
-        self._optimizers = list(optimizers)
+        self._optimizers, self._streams = optimizers, streams
         self._owners = [list(network.parameters()) for network in networks]
-        first = self._owners[0]
-        self._places: list[slice] = []
-        size = 0
-        for parameter in first:
-            self._places.append(slice(size, size + parameter.numel()))
-            size += -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
-        flat = first[0].new_zeros(len(networks), size, requires_grad=False)
-        self._weights, self._gradients = flat, torch.zeros_like(flat)
-        self._directions = torch.zeros_like(flat)
-        moments = torch.zeros_like(flat), torch.zeros_like(flat)
-        self._steps = torch.zeros(len(networks), dtype=torch.float32, device=flat.device)
-        self._adopt(moments)
-        self.network = self._stacked(networks[0], streams)
-        self.parameters = list(self.network.parameters())
-        self._clips = flat.new_tensor(clips)
-        self._rates, self._shrink = flat.new_zeros(len(networks), 1), flat.new_ones(len(networks), 1)
-        self._kernel = torch.optim.AdamW(
-            list(self._directions), lr=1.0, weight_decay=1.0, fused=True, capturable=flat.is_cuda
-        )
-        for index, direction in enumerate(self._kernel.param_groups[0]["params"]):
-            direction.grad = self._gradients[index]
-            self._kernel.state[direction] = {
-                "step": self._steps[index],
-                "exp_avg": moments[0][index],
-                "exp_avg_sq": moments[1][index],
-            }
-        self.read_rates()
-
-    def _adopt(self, moments: tuple[Tensor, Tensor]) -> None:
-        """Takes over what the replicas have, and leaves them views of it."""
-        for index, (parameters, optimizer) in enumerate(zip(self._owners, self._optimizers, strict=True)):
-            for place, parameter in zip(self._places, parameters, strict=True):
-                parameter.data = _moved(parameter.data, self._weights[index, place])
-                state = optimizer.state[parameter]
-                if not state:
-                    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                self._steps[index] = state["step"]
-                for name, moment in zip(("exp_avg", "exp_avg_sq"), moments, strict=True):
-                    start = state.get(name, torch.zeros_like(parameter))
-                    state[name] = _moved(start, moment[index, place])
-
-    def _stacked(self, network: nn.Module, streams: Streams) -> nn.Module:
-        """A network like that of a replica, of stacked parameters."""
-        parameters: dict[Tensor, nn.Parameter] = {}
-        for place, parameter in zip(self._places, self._owners[0], strict=True):
-            view = self._weights[:, place].view(-1, *parameter.shape)
-            parameters[parameter] = nn.Parameter(view)
-
-        def made(module: nn.Module) -> nn.Module:
-            if isinstance(module, nn.Linear):
-                bias = None if module.bias is None else parameters[module.bias]
-                return Linear(parameters[module.weight], bias)
-            if isinstance(module, nn.Dropout):
-                return _Dropout(module.p, streams)
-            twin = copy.copy(module)
-            twin._modules = {name: part and made(part) for name, part in module._modules.items()}
-            return twin
-
-        return made(network)
+        stacked: dict[Tensor, nn.Parameter] = {}
+        for parameters in zip(*self._owners, strict=True):
+            together = torch.stack([parameter.detach() for parameter in parameters])
+            for parameter, own in zip(parameters, together, strict=True):
+                parameter.data = own
+            stacked[parameters[0]] = nn.Parameter(together)
+        self.network = _stacked(networks[0], stacked, streams)
+        self.parameters = list(stacked.values())
+        self._clips = self.parameters[0].new_tensor(clips)
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
-        """A step along gradients, clipped for each replica; their norms before that, ``(R,)``."""
-        for place, gradient in zip(self._places, gradients, strict=True):
-            self._gradients[:, place].copy_(gradient.flatten(1))
-        norms: Tensor = torch.linalg.vector_norm(self._gradients, dim=1)
-        self._gradients.mul_((self._clips / (norms + 1e-6)).clamp(max=1).unsqueeze(1))
-        self._kernel.step()
-        self._weights.mul_(self._shrink).addcmul_(self._directions, self._rates)
+        """The optimizers' steps, each along its gradients, clipped; their norms before that, ``(R,)``."""
+        lengths = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
+        scales = (self._clips / (norms + 1e-6)).clamp(max=1)  # as torch clips
+        scaled = [gradient * scales.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+
+        def step(index: int) -> None:
+            for parameter, gradient in zip(self._owners[index], scaled, strict=True):
+                parameter.grad = gradient[index]
+            self._optimizers[index].step()
+            for parameter in self._owners[index]:
+                parameter.grad = None
+
+        self._streams.apart(step)
         return norms
-
-    def read_rates(self) -> None:
-        """Goes on with the learning rates that the replicas' optimizers have now."""
-        groups = [optimizer.param_groups[0] for optimizer in self._optimizers]
-        rates = [float(group["lr"]) for group in groups]
-        shrink = [1 - rate * group["weight_decay"] for rate, group in zip(rates, groups, strict=True)]
-        self._rates.copy_(self._rates.new_tensor(rates).unsqueeze(1))
-        self._shrink.copy_(self._shrink.new_tensor(shrink).unsqueeze(1))
-
-    def count(self) -> None:
-        """Tells the replicas' optimizers how many steps there were: theirs are no views of it."""
-        for steps, parameters, optimizer in zip(self._steps, self._owners, self._optimizers, strict=True):
-            for parameter in parameters:
-                optimizer.state[parameter]["step"].copy_(steps)
 
     def release(self) -> None:
         """Gives the replicas tensors of their own again."""
-        self.count()
-        for parameters, optimizer in zip(self._owners, self._optimizers, strict=True):
+        for parameters in self._owners:
             for parameter in parameters:
                 parameter.data = parameter.data.clone()
-                state = optimizer.state[parameter]
-                state.update({name: state[name].clone() for name in ("exp_avg", "exp_avg_sq")})
 
 
-def _moved(content: Tensor, place: Tensor) -> Tensor:
-    """The content where ``place`` is, in its own shape."""
-    return place.copy_(content.reshape(-1)).view(content.shape)
+def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
+    """A module like that of a replica, of stacked parameters."""
+    if isinstance(module, nn.Linear):
+        return Linear(parameters[module.weight], None if module.bias is None else parameters[module.bias])
+    if isinstance(module, nn.Dropout):
+        return _Dropout(module.p, streams)
+    twin = copy.copy(module)
+    twin._modules = {
+        name: None if part is None else _stacked(part, parameters, streams)
+        for name, part in module._modules.items()
+    }
+    return twin
