@@ -55,12 +55,12 @@ def trainer(names, seed, options=None, **settings):
     torch.manual_seed(seed)
     method = build(*names, Settings(**{**vars(SMALL), **settings}), LabelTask.of_size(6, 4))
     given = {
-        "max_epochs": 8,
+        "max_epochs": 5,
         "batch_size": 16,
         "lr": {"energy": 0.02, "task_net": 0.05},
         "weight_decay": 0.01,
         "clip": 0.5,
-        "patience": 3,
+        "patience": 2,
         "plateau_patience": 0,
         "progress": False,
         "seed": seed,
@@ -109,8 +109,8 @@ def assert_same_history(one, other):
     ids=lambda value: "-".join(value),
 )
 def test_each_replica_equals_its_lone_run(names, settings):
-    lone = [trainer(names, seed, **settings) for seed in (0, 1, 2)]
-    together = [trainer(names, seed, **settings) for seed in (0, 1, 2)]
+    lone = [trainer(names, seed, **settings) for seed in (0, 1)]
+    together = [trainer(names, seed, **settings) for seed in (0, 1)]
     histories = [one.fit(TRAIN, VALID) for one in lone]
     outcomes = dict(fit_together(together, TRAIN, VALID, progress=False))
     for index, history in enumerate(histories):
