@@ -27,6 +27,7 @@ from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
 from lossnet.run import Run, find_device, train, write_json
+from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
@@ -43,6 +44,8 @@ TRAIN_EXAMPLES = """examples:
   lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
   torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
+  lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
+  lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
 """
 
 #: how labels are chosen, given a model's tuned threshold
@@ -131,6 +134,11 @@ def _train(options: Namespace) -> None:
         track=options.track,
     )
     torch.set_num_threads(max(1, options.threads))
+    if options.seeds is not None or options.sweep:
+        if launched_rank() is not None:
+            raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
+        _train_many(run, options)
+        return
     result = train(run)
     if launched_rank():
         return
@@ -155,6 +163,19 @@ def _report_of(output: Path, options: Namespace) -> None:
         )
     else:
         _print(f"the report is in {path}")
+
+
+def _train_many(run: Run, options: Namespace) -> None:
+    """Several seeds, and every combination of the settings that are swept."""
+    swept = dict(map(parse_sweep, options.sweep or ()))
+    results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
+    heading, rows = summary(results, list(swept))
+    table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
+    if run.output is not None:
+        _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
 
 
 def _evaluate(options: Namespace) -> None:
@@ -364,6 +385,16 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
     training.add_argument("--seed", type=int, default=0, help="decides everything random")
+    training.add_argument(
+        "--seeds", type=int | None, help="so many runs, from --seed on, at once where possible"
+    )
+    training.add_argument(
+        "--sweep",
+        type=str | None,
+        nargs="+",
+        metavar="NAME=VALUES",
+        help="a run for each of a setting's values a,b,c, and for all combinations",
+    )
     training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
     training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
     _add_data_options(training)

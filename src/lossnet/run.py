@@ -29,7 +29,20 @@ from lossnet.training import Dataset, Trainer
 from lossnet.training.distributed import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
+__all__ = [
+    "Fitted",
+    "Run",
+    "find_device",
+    "finish",
+    "fit",
+    "new_model",
+    "placed",
+    "read",
+    "train",
+    "trainer_of",
+    "tune_and_measure",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -93,25 +106,30 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     run = dataclasses.replace(run, loss=loss, settings=settings)
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
-        return _train(run, data, processes)
+        follow = None if run.track is None or not processes.first else tracker(run.track, output)
+        if data is None:
+            data = read(run)
+        fitted = fit(run, data, follow=follow, processes=processes)
+        return finish(run, data, fitted, processes)
 
 
-def _train(run: Run, data: Loaded | None, processes: Processes) -> dict[str, Any]:
-    settings = run.settings
-    assert settings is not None
+def read(run: Run) -> Loaded:
+    """The data that a run is to be made on."""
+    return load_data(
+        run.data,
+        data_dir=run.data_dir,
+        split=run.split,
+        labels=run.labels,
+        progress=run.progress,
+        features=(run.settings or Settings()).features or None,
+        embeddings=run.embeddings,
+    )
+
+
+def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
+    """Writes what a trained run leaves in ``run.output`` and returns the content of its ``result.json``."""
     output = None if run.output is None else Path(run.output)
-    follow = None if run.track is None or not processes.first else tracker(run.track, output)
-    if data is None:
-        data = load_data(
-            run.data,
-            data_dir=run.data_dir,
-            split=run.split,
-            labels=run.labels,
-            progress=run.progress,
-            features=settings.features or None,
-            embeddings=run.embeddings,
-        )
-    fitted = fit(run, data, follow=follow, processes=processes)
+    settings, processes = run.settings or Settings(), processes or Processes()
     result = {
         "dataset": data.name,
         "split": data.split_name,
@@ -167,14 +185,14 @@ def fit(
     model = new_model(run, data)
     names = {"data": data.name, "split": data.split_name}
     trainer = trainer_of(model, run, names, follow, processes)
-    train = _placed(data.train, device)
+    train = placed(data.train, device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
     title = " ".join([data.name, *model.names, f"seed {run.seed}"])
     method, loss = model.names
     told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
     with _followed(follow, title, told) as results:
-        history = trainer.fit(train, _placed(data.valid, device), run.resume)
+        history = trainer.fit(train, placed(data.valid, device), run.resume)
         metrics = tune_and_measure(model, data, device)
         results.update(flat(metrics))
     seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
@@ -295,7 +313,8 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
     }
 
 
-def _placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
+def placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
+    """The data where training wants them: on a GPU, if they fit."""
     return data if device == "cpu" else data.resident(device)
 
 

@@ -66,11 +66,14 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     """The mean of ``weight · losses``, both ``(batch,)``.
 
     Weights that average 1 over a data set make batches' means average to the weighted mean over the set.
+    Weights ``(groups, size)`` give each of the batch's groups a mean of its own, ``(groups,)``.
 
     >>> mean(torch.tensor([1.0, 4.0]), torch.tensor([0.5, 1.5]))
     tensor(3.2500)
+    >>> mean(torch.tensor([1.0, 4.0]), torch.ones(2, 1))
+    tensor([1., 4.])
     """
-    return (losses if weight is None else losses * weight).mean()
+    return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
 class Space(ABC):
@@ -130,7 +133,11 @@ class _Binary(Space):
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
         probabilities = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
         shape = (logits.shape[0], count, *logits.shape[1:])
-        return self._masked(torch.bernoulli(probabilities.expand(shape)), mask)
+        return self._masked(self.bernoulli(probabilities.expand(shape)), mask)
+
+    def bernoulli(self, probabilities: Tensor) -> Tensor:
+        """1 with these probabilities ``(batch, count, *event)``, else 0; units independent."""
+        return torch.bernoulli(probabilities)
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         # log P(y) = Σ_i y_i·l_i − softplus(l_i): one matrix product for all candidates.

@@ -1,7 +1,9 @@
 import dataclasses
 import json
 
-from lossnet.bench import digits, implicit, mlc, overhead, segmentation
+import pytest
+
+from lossnet.bench import digits, implicit, mlc, overhead, seeds, segmentation
 from lossnet.bench.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
 from lossnet.settings import Settings
 
@@ -86,3 +88,14 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path, monkeypatch):
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write(json.dumps(fresh) + "\n")
     assert run_grid([cell], 1, tmp_path) == [fresh]
+
+
+def test_seeds_are_measured_alone_and_together(monkeypatch, tmp_path):
+    monkeypatch.setattr(seeds, "recipe_settings", lambda *names: {"task_hidden": 8, "energy_hidden": 8})
+    found = seeds.measure("digits-pairs", tmp_path, "cpu", replicas=2, batches=1, epochs=3)
+    assert found["ratio"] == found["together"]["epoch"] / found["alone"]["epoch"] > 0
+    for way in ("eager", "together"):
+        assert found[way]["first_losses"] == pytest.approx(found["alone"]["first_losses"], rel=1e-4)
+    monkeypatch.setattr(seeds, "find", lambda name, folder: None)
+    with pytest.raises(ValueError, match="neither bibtex nor delicious"):
+        seeds.run(tmp_path, tmp_path, "cpu")

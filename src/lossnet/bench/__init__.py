@@ -9,6 +9,7 @@
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
+``seeds``          an epoch of ten replicas together against one alone
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
 ``solvers``        what each solver of implicit gradients gets right, as a picture
@@ -37,6 +38,7 @@ from lossnet.bench import (
     tagging_speed,
     trajectories,
 )
+from lossnet.bench.seeds import run as run_replicas
 
 __all__ = ["NAMES", "run"]
 
@@ -51,13 +53,17 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "trajectories": trajectories.run,
 }
 #: the benchmarks that there are
-NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "serve", "solvers", "tagging-speed"]))
+NAMES = tuple(
+    sorted([*_GRIDS, "digits", "hypergradient", "overhead", "seeds", "serve", "solvers", "tagging-speed"])
+)
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Runs a benchmark and leaves its results in ``output``."""
     if name == "overhead":
         overhead.run(output, data_dir)
+    elif name == "seeds":
+        run_replicas(output, data_dir, device)
     elif name == "hypergradient":
         hypergradient.run(output, data_dir, device)
     elif name == "serve":

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from lossnet.build import default_loss
 from lossnet.run import Run, train
+from lossnet.runs import markdown, spread
 from lossnet.settings import Settings, recipe_settings
 
 __all__ = ["Cell", "markdown", "publish", "run_folder", "run_grid", "show", "summarise"]
@@ -150,31 +151,11 @@ def summarise(
         mine = [r for r in results if (r["title"], r["dataset"]) == (cell.title, cell.data)]
         if not mine:
             continue
-        values = [_spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns]
+        values = [spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns]
         seconds = f"{statistics.mean(r['seconds'] for r in mine):.0f}"
         seeds = ", ".join(str(r["seed"]) for r in sorted(mine, key=lambda r: int(r["seed"])))
         rows.append([cell.data, cell.title, *values, seconds, seeds, cell.published])
     return heading, rows
-
-
-def _spread(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.2f} (one seed)"
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
-
-
-def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table.
-
-    >>> print(markdown(["a", "b"], [["1", "2"]]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    lines = [heading, ["---"] * len(heading), *rows]
-    text = ["| " + " | ".join(line) + " |" for line in lines]
-    text[1] = "|" + "---|" * len(heading)
-    return "\n".join(text)
 
 
 def publish(

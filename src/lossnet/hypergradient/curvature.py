@@ -41,16 +41,19 @@ class Curvature:
             raise ValueError(f"first must be 1 or more, not {self.first}")
 
     def update(self, product: Product, like: Tensor) -> Tensor:
-        """``|λ|max``, ``()``, after one product (the first call: ``first``); ``like`` is any ``(n,)``."""
+        """``|λ|max``, ``()``, after one product (the first call: ``first``); ``like`` is any ``(n,)``.
+
+        For several problems side by side, ``like`` is ``(problems, n)`` and the answer ``(problems, 1)``.
+        """
         vector, rounds = self.vector, 1
         if vector is None or vector.shape != like.shape or vector.device != like.device:
             generator = torch.Generator(like.device).manual_seed(0)
             vector = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-            vector /= torch.linalg.vector_norm(vector)
+            vector /= torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
             rounds = self.first
         for _ in range(rounds):
             image = product(vector.to(like.dtype))
-            size: Tensor = torch.linalg.vector_norm(image)
+            size: Tensor = torch.linalg.vector_norm(image, dim=-1, keepdim=image.dim() > 1)
             # A flat or diverged Hessian says nothing about direction: keep the one we have.
             usable = (inverse(size) > 0) & size.isfinite()
             # In place: a captured step writes to this very tensor.

@@ -15,16 +15,22 @@ from lossnet.hypergradient.layers import Layer, Place, places
 __all__ = ["Layout", "RandomState", "derivatives", "evaluate", "first_order"]
 
 
-def evaluate(loss: Tensor | Callable[[], Tensor], name: str) -> Tensor:
-    """The scalar with its graph, ``()``; a callable's modules keep their buffers (batch-norm statistics)."""
+def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | None = None) -> Tensor:
+    """The scalar with its graph, ``()``; a callable's modules keep their buffers (batch-norm statistics).
+
+    The losses ``(problems,)`` of independent problems are summed, which leaves each its own derivatives.
+    """
     if callable(loss):
         with torch.enable_grad(), kept_buffers():
             loss = loss()
-    if loss.numel() != 1:
+    if problems is not None:
+        if loss.shape != (problems,):
+            raise ValueError(f"the {name} loss must be of shape {(problems,)}, not {tuple(loss.shape)}")
+    elif loss.numel() != 1:
         raise ValueError(f"the {name} loss must be a scalar, not of shape {tuple(loss.shape)}")
     if not loss.requires_grad:
         raise ValueError(f"the {name} loss has no graph: it depends on no parameter, or was made in no_grad")
-    return loss
+    return loss if problems is None else loss.sum()
 
 
 def first_order(loss: Tensor, at: Sequence[Place], create_graph: bool = False) -> tuple[Tensor, ...]:
@@ -106,21 +112,31 @@ class Layout:
     The weights of each of ``layers`` are given by a ``D`` that stands for ``Dᵀ X``: it has fewer entries, is
     what differentiation finds, and moves the layer's output by ``X Xᵀ D``.  The inner product is still that
     of the weights.  The *whole* vector has all parameters as they are.
+
+    The first axis of several ``problems``' parameters stays: vectors are ``(problems, n)`` and their inner
+    products ``(problems, 1)``.  There are no layers then.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], layers: Mapping[int, Layer] | None = None) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        layers: Mapping[int, Layer] | None = None,
+        problems: int | None = None,
+    ) -> None:
+        self.first = () if problems is None else (problems,)
         self.parameters = tuple(parameters)
         self.layers = dict(layers or {})
         self.places = places(self.parameters, self.layers)
         self.shapes = [place.shape for place in self.places]
-        self.sizes = [shape.numel() for shape in self.shapes]
+        self.sizes = [shape.numel() // (problems or 1) for shape in self.shapes]
         runs: dict[int, int] = {}  # the lengths of layers and of what is between them
         start = 0
         for index, size in enumerate(self.sizes):
             start = index if index in self.layers or start in self.layers else start
             runs[start] = runs.get(start, 0) + size
         self.starts, self.lengths = list(runs), list(runs.values())
-        self.whole_sizes = [parameter.numel() for parameter in self.parameters]
+        self.whole_sizes = [parameter.numel() // (problems or 1) for parameter in self.parameters]
+        self.whole_shape = (*self.first, sum(self.whole_sizes))
         self.dtype = torch.float32
         for parameter in self.parameters:
             self.dtype = torch.promote_types(self.dtype, parameter.dtype)
@@ -130,16 +146,18 @@ class Layout:
 
     def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
         """The vector of a gradient at each place."""
-        return torch.cat([gradient.reshape(-1).to(self.dtype) for gradient in gradients])
+        return torch.cat([gradient.reshape(*self.first, -1).to(self.dtype) for gradient in gradients], -1)
 
     def split(self, vector: Tensor) -> tuple[Tensor, ...]:
         """How a vector moves each place."""
-        parts = vector.split_with_sizes(self.sizes)
+        parts = vector.split_with_sizes(self.sizes, -1)
         moves = [self._move(index, part).view(self.shapes[index]) for index, part in enumerate(parts)]
         return tuple(move.to(like.dtype) for move, like in zip(moves, self.parameters, strict=True))
 
     def dot(self, first: Tensor, second: Tensor) -> Tensor:
         """The inner product of two vectors, ``()``."""
+        if self.first:
+            return (first * second).sum(-1, keepdim=True)
         if not self.layers:
             return torch.dot(first, second)
         pairs = zip(first.split_with_sizes(self.lengths), second.split_with_sizes(self.lengths), strict=True)
@@ -155,7 +173,7 @@ class Layout:
 
     def split_whole(self, vector: Tensor) -> tuple[Tensor, ...]:
         """How a whole vector moves each place."""
-        parts = zip(vector.split(self.whole_sizes), self.parameters, strict=True)
+        parts = zip(vector.split(self.whole_sizes, -1), self.parameters, strict=True)
         changes = [part.view(parameter.shape).to(parameter.dtype) for part, parameter in parts]
         indexed = enumerate(changes)
         return tuple(self.layers[i].move(part) if i in self.layers else part for i, part in indexed)

@@ -58,6 +58,7 @@ def implicit_gradient(
     ratio: float | None = None,
     residual: bool = False,
     total: Total | None = None,
+    problems: int | None = None,
 ) -> Hypergradient:
     """``dL/dφ = ∂φ L_outer − ∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer`` (UAI Eq. 3).
 
@@ -78,6 +79,9 @@ def implicit_gradient(
             (`ConjugateGradient` has it for free).
         total: where each of several processes has a part of both losses, which are the sums of these: what
             sums tensors over the processes.  All of them must call this function, and all get the same.
+        problems: so many independent problems side by side: losses are ``(problems,)``, all parameters and
+            the numbers in the answer have a first axis of that length.  By `DoubleBackward`, and with
+            solvers that do not look at single parameters.
 
     >>> theta, phi = torch.tensor(3.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
     >>> inner = (theta - phi) ** 2  # minimal at θ* = φ
@@ -89,7 +93,10 @@ def implicit_gradient(
     _check_parameters(inner_params, "inner")
     _check_parameters(outer_params, "outer")
     solver = Neumann() if solver is None else solver
-    loss, first_try = evaluate(outer, "outer"), products or DoubleBackward()
+    if problems is not None:
+        _check_problems(problems, (*inner_params, *outer_params), solver, products)
+        products = DoubleBackward(thin=False)
+    loss, first_try = evaluate(outer, "outer", problems), products or DoubleBackward()
     thin = isinstance(first_try, DoubleBackward) and first_try.thin and not solver.needs_parameters
     thin = thin and total is None  # the rows of a layer's input are spread over processes
     layers = thin_layers(loss, inner_params) if thin else {}
@@ -97,7 +104,7 @@ def implicit_gradient(
     del loss  # and its graph, unless somebody else keeps it
     firsts = firsts if total is None else total(firsts)
     slope, explicit = _Slope(firsts[: len(inner_params)], layers), firsts[len(inner_params) :]
-    rest = (inner, inner_params, outer_params, slope, solver, residual, total)
+    rest = (inner, inner_params, outer_params, slope, solver, residual, total, problems)
     if products is not None:
         implicit, curvature, unsolved = _implicit(products, *rest)
     else:
@@ -114,28 +121,36 @@ def implicit_gradient(
                 ) from error
             implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
     with torch.no_grad():
-        explicit_norm, implicit_norm = _norm(explicit), _norm(implicit)
-        cosine = _dot(explicit, implicit) * inverse(explicit_norm) * inverse(implicit_norm)
+        explicit_norm, implicit_norm = _norm(explicit, problems), _norm(implicit, problems)
+        cosine = _dot(explicit, implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
         if ratio is not None:
-            implicit = cap(implicit, explicit, ratio)
+            implicit = cap(implicit, explicit, ratio, problems)
         gradients = tuple(e + i for e, i in zip(explicit, implicit, strict=True))
     return Hypergradient(
         gradients, explicit, implicit, explicit_norm, implicit_norm, cosine, curvature, unsolved
     )
 
 
-def cap(implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float) -> tuple[Tensor, ...]:
+def cap(
+    implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float, problems: int | None = None
+) -> tuple[Tensor, ...]:
     """The implicit term, shortened where needed to ``ratio`` times the explicit term's norm.
 
-    A term that is not finite is dropped.  Without an explicit term nothing is left of the implicit one.
+    A term that is not finite is dropped.  Without an explicit term nothing is left of the implicit one.  Each
+    of several ``problems`` has its own norms.
 
     >>> cap([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, 0.0])], ratio=2.0)
     (tensor([1.2000, 1.6000]),)
     """
     check_not_negative(ratio=ratio)
-    length = _norm(implicit)
-    scale = (ratio * _norm(explicit) * inverse(length)).clamp(max=1.0)
-    return tuple(torch.where(length.isfinite(), part * scale, 0.0).to(part.dtype) for part in implicit)
+    length = _norm(implicit, problems)
+    scale = (ratio * _norm(explicit, problems) * inverse(length)).clamp(max=1.0)
+    capped = []
+    for part in implicit:
+        shape = [1] * part.dim() if problems is None else [problems, *[1] * (part.dim() - 1)]
+        kept = torch.where(length.isfinite().view(shape), part * scale.view(shape), 0.0)
+        capped.append(kept.to(part.dtype))
+    return tuple(capped)
 
 
 @dataclass(frozen=True)
@@ -179,11 +194,12 @@ def _implicit(
     solver: Solver,
     residual: bool,
     total: Total | None,
+    problems: int | None,
 ) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
     """``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and residual."""
-    layout = Layout(inner_params)
+    layout = Layout(inner_params, problems=problems)
     if isinstance(products, DoubleBackward):
-        inner = evaluate(inner, "inner")
+        inner = evaluate(inner, "inner", problems)
         if slope.layers:
             layout = Layout(inner_params, slope.common(thin_layers(inner, inner_params)))
         derivatives = products.of(inner, layout.places)
@@ -204,7 +220,7 @@ def _implicit(
     # Finite differences evaluate the inner loss, as the caller would.
     with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
         gradient = layout.flatten(derivatives.gradient()) if solver.needs_gradient else None
-        largest = solver.estimate(whole_product, vector.new_empty(()).expand(sum(layout.whole_sizes)))
+        largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
         solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
         direction, unsolved = layout.split(-solution.vector), solution.residual
         if not residual or unsolved is not None:
@@ -232,12 +248,29 @@ def _check_parameters(parameters: tuple[Tensor, ...], name: str) -> None:
         )
 
 
-def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    lengths = [torch.linalg.vector_norm(tensor) for tensor in tensors]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+def _check_problems(
+    problems: int, parameters: tuple[Tensor, ...], solver: Solver, products: Products | None
+) -> None:
+    if any(parameter.dim() == 0 or len(parameter) != problems for parameter in parameters):
+        raise ValueError(f"every parameter of {problems} problems must have a first axis of that length")
+    if solver.needs_parameters or not isinstance(products, DoubleBackward | None):
+        what = type(solver if solver.needs_parameters else products).__name__
+        raise ValueError(f"{what} cannot have several problems side by side")
+
+
+def _norm(tensors: Sequence[Tensor], problems: int | None = None) -> Tensor:
+    """``()``, or ``(problems,)``."""
+    if problems is None:
+        lengths = [torch.linalg.vector_norm(tensor) for tensor in tensors]
+    else:
+        lengths = [torch.linalg.vector_norm(tensor.flatten(1), dim=1) for tensor in tensors]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
     return total
 
 
-def _dot(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+def _dot(first: Sequence[Tensor], second: Sequence[Tensor], problems: int | None = None) -> Tensor:
+    """``()``, or ``(problems,)``."""
     pairs = zip(first, second, strict=True)
-    return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]).sum()
+    if problems is None:
+        return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]).sum()
+    return torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)

@@ -129,6 +129,7 @@ class Implicit(SEAL):
             ratio=self.ratio,
             residual=not recurrent,
             total=self.total,
+            problems=len(outer) if outer.dim() else None,
         )
         measured = {
             "explicit_norm": found.explicit_norm,

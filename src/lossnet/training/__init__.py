@@ -3,6 +3,7 @@
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
 from lossnet.training.distributed import Processes, joined
 from lossnet.training.evaluation import Views, predict
+from lossnet.training.replicas import Outcome, fit_together, why_alone
 from lossnet.training.trainer import Dataset, Interrupted, NonFiniteLoss, Trainer
 
 __all__ = [
@@ -11,9 +12,12 @@ __all__ = [
     "Dataset",
     "Interrupted",
     "NonFiniteLoss",
+    "Outcome",
     "Processes",
     "Trainer",
     "Views",
+    "fit_together",
     "joined",
     "predict",
+    "why_alone",
 ]

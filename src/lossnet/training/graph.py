@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,11 +24,19 @@ class GraphRunner:
 
     Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
     at most as ``graphs`` says.  Where capture is impossible (gradient-based inference looks at its own
-    progress), it says why once and goes on eagerly.  Optimizers must be capturable.
+    progress), it says why once and goes on eagerly.  Optimizers must be capturable, and generators other
+    than the device's own are to be named.
     """
 
-    def __init__(self, run: RunBatch, warm_up: int = 3, graphs: int = 32) -> None:
+    def __init__(
+        self,
+        run: RunBatch,
+        warm_up: int = 3,
+        graphs: int = 32,
+        generators: Sequence[torch.Generator] = (),
+    ) -> None:
         self._run = run
+        self._generators = generators
         self._eager_left = warm_up
         self._most = graphs
         self._seen: set[torch.Size] = set()
@@ -70,8 +78,11 @@ class GraphRunner:
     def _capture(self, batch: Batch) -> _Captured | None:
         device = batch.x.device
         place = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
-        random = torch.cuda.get_rng_state(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        random = [(one, one.get_state()) for one in (torch.cuda.default_generators[index], *self._generators)]
         graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
         first = next(iter(self._graphs.values()), None)
         gc.collect()
         gc.disable()  # an older graph that is freed during capture would break it
@@ -83,7 +94,8 @@ class GraphRunner:
             warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
             self._impossible = True
             torch.cuda.synchronize(device)
-            _renew_generator(device, random)
+            for generator, state in random:
+                _renew(generator, state)
             return None
         finally:
             gc.enable()
@@ -98,9 +110,8 @@ class _Captured(NamedTuple):
     readings: Readings
 
 
-def _renew_generator(device: torch.device, state: Tensor) -> None:
-    """A failed capture leaves the device's generator believing that it is still being captured."""
-    fresh = torch.Generator(device)
+def _renew(generator: torch.Generator, state: Tensor) -> None:
+    """A failed capture leaves a generator believing that it is still being captured."""
+    fresh = torch.Generator(generator.device)
     fresh.set_state(state)
-    index = torch.cuda.current_device() if device.index is None else device.index
-    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())

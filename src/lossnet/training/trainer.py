@@ -254,17 +254,30 @@ class Trainer:
 
     def _fit_stage(self, stage: Stage, train: Dataset, valid: Dataset, show: Progress) -> None:
         position = self._position
-        while position.epoch < self.max_epochs and position.stale < self.patience:
+        while self._goes_on():
             self._run_epoch(stage, train, show)
-            self.method.eval()
-            whole = stage.predict if self.views is None else self.views.quick(stage.predict)
-            measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
-            self._close_epoch(stage, self.processes.from_first(measure))
+            self._validate(stage, valid)
             show.epoch(position.history[-1], self.monitor, position.best)
-            if self.tracker is not None and self.processes.first:
-                self.tracker.epoch(len(position.history), flat(position.history[-1]))
             if self._save_is_due():
                 self._save()
+        self._close_stage()
+
+    def _goes_on(self) -> bool:
+        return self._position.epoch < self.max_epochs and self._position.stale < self.patience
+
+    def _validate(self, stage: Stage, valid: Dataset) -> None:
+        """Measures what an epoch came to, and closes it."""
+        self.method.eval()
+        whole = stage.predict if self.views is None else self.views.quick(stage.predict)
+        measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
+        self._close_epoch(stage, self.processes.from_first(measure))
+        history = self._position.history
+        if self.tracker is not None and self.processes.first:
+            self.tracker.epoch(len(history), flat(history[-1]))
+
+    def _close_stage(self) -> None:
+        """Takes the stage's best weights and goes on to the next."""
+        position = self._position
         for name, tensor in self.method.state_dict().items():
             if name in self._best:
                 tensor.copy_(self._best[name])

@@ -1,0 +1,289 @@
+"""Networks of several replicas side by side: their parameters stacked, their batches end to end.
+
+Replica ``r`` of ``R`` has rows ``r·b … (r + 1)·b`` of every batch ``(R·b, …)``.  Whatever treats instances
+one by one (spaces, scores, losses, energies without parameters) needs no change; what is left is here::
+
+    layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
+    draws       `Streams` lets each replica draw from its own random numbers, as it would alone
+    numbers     `Each` is a setting that differs between replicas, ``λ · losses``
+    steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
+
+A mean of losses becomes one for each replica by `lossnet.spaces.mean`'s weights ``(R, b)``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.nets import MLP
+from lossnet.spaces import MultiLabel
+
+__all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
+
+#: modules that hold others or treat every number alone
+_PLAIN = (nn.ModuleList, nn.Sequential, nn.Softplus, MLP, Sum, Local, LabelInteraction)
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+class Streams:
+    """The random numbers of each replica: what torch's own would be after ``manual_seed`` of its seed.
+
+    >>> streams = Streams([0, 1], torch.device("cpu"))
+    >>> drawn = streams.each(torch.rand_like, torch.zeros(4))
+    >>> _ = torch.manual_seed(1)
+    >>> torch.equal(drawn[2:], torch.rand(2))
+    True
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.device = device
+        #: one for each replica
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self._sides = [torch.cuda.Stream(device) for _ in seeds] if device.type == "cuda" else []
+
+    def take(self, indices: Sequence[int]) -> Streams:
+        """Those of some replicas; what one draws, the other has drawn."""
+        some = copy.copy(self)
+        some.generators = [self.generators[index] for index in indices]
+        some._sides = [self._sides[index] for index in indices] if self._sides else []
+        return some
+
+    @contextmanager
+    def own(self, index: int) -> Iterator[None]:
+        """Torch's random numbers are a replica's in here."""
+        generator = self.generators[index]
+        if self.device.type != "cuda":
+            before = torch.get_rng_state()
+            torch.set_rng_state(generator.get_state())
+            try:
+                yield
+            finally:
+                generator.set_state(torch.get_rng_state())
+                torch.set_rng_state(before)
+            return
+        # By reference: a graph that is being captured knows the states themselves.
+        current = torch.cuda.current_device() if self.device.index is None else self.device.index
+        default = torch.cuda.default_generators[current]
+        kept = default.graphsafe_get_state()
+        default.graphsafe_set_state(generator)
+        try:
+            yield
+        finally:
+            default.graphsafe_set_state(kept)
+
+    def each(self, draw: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+        """What ``draw`` makes of each replica's part of ``like``, ``(R·b, …)``, end to end."""
+        parts = like.chunk(len(self.generators))
+
+        def own(index: int) -> Tensor:
+            with self.own(index):
+                return draw(parts[index])
+
+        return torch.cat(self.apart(own))
+
+    def apart(self, work: Callable[[int], T]) -> list[T]:
+        """What ``work`` gives for each replica's index; side by side on a GPU, which each fills little."""
+        if not self._sides:
+            return [work(index) for index in range(len(self.generators))]
+        main, done = torch.cuda.current_stream(self.device), []
+        for index, side in enumerate(self._sides):
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                done.append(work(index))
+        for side in self._sides:
+            main.wait_stream(side)
+        return done
+
+
+# ---------------------------------------------------------------- what takes the place of what
+
+
+@dataclass(frozen=True)
+class Each:
+    """A number for each replica, ``(R,)``, that multiplies tensors ``(R·b, …)``.
+
+    >>> Each(torch.tensor([1.0, 3.0])) * torch.ones(4)
+    tensor([1., 1., 3., 3.])
+    """
+
+    values: Tensor
+
+    def __bool__(self) -> bool:
+        return True  # replicas for which it is 0 stay beside the others
+
+    def __mul__(self, other: Tensor) -> Tensor:
+        parts = other.unflatten(0, (len(self.values), -1))
+        scales = self.values.to(other.dtype).view(-1, *[1] * (parts.dim() - 1))
+        product: Tensor = parts * scales
+        return product.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Labels(MultiLabel):
+    """`MultiLabel` whose samples and noise come from each replica's own random numbers."""
+
+    streams: Streams = field(kw_only=True)
+
+    def bernoulli(self, probabilities: Tensor) -> Tensor:
+        return self.streams.each(super().bernoulli, probabilities)
+
+    def gaussian(self, like: Tensor) -> Tensor:
+        return self.streams.each(super().gaussian, like)
+
+
+class Linear(nn.Module):
+    """``R`` linear layers side by side, ``(R·b, …, inputs)`` to ``(R·b, …, outputs)``.
+
+    ``weight`` is ``(R, outputs, inputs)``, ``bias`` ``(R, outputs)``.
+
+    >>> layer = Linear(nn.Parameter(torch.tensor([[[1.0]], [[2.0]]])))
+    >>> layer(torch.ones(4, 1)).flatten()
+    tensor([1., 1., 2., 2.], grad_fn=...)
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        replicas, outputs, inputs = self.weight.shape
+        product: Tensor = _Product.apply(x.reshape(replicas, -1, inputs), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return product.view(*x.shape[:-1], outputs)
+
+
+class _Product(torch.autograd.Function):
+    """``x Wᵀ + b``, batched; torch's own would leave the gradient of ``W`` transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(gradient, weight) if of_x else None,
+            torch.bmm(gradient.mT, x) if of_weight else None,
+            gradient.sum(1) if of_bias else None,
+        )
+
+
+class _Dropout(nn.Module):
+    """Dropout with masks from each replica's own random numbers."""
+
+    def __init__(self, probability: float, streams: Streams) -> None:
+        super().__init__()
+        self.probability, self.streams = probability, streams
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+
+        def draw(part: Tensor) -> Tensor:
+            return nn.functional.dropout(part, self.probability)
+
+        # Of ones, so that autograd sees one product and not R pieces.
+        return x * self.streams.each(draw, torch.ones_like(x, requires_grad=False))
+
+
+def stackable(network: nn.Module) -> str | None:
+    """Why a network's replicas cannot be stacked, or None if they can.
+
+    >>> stackable(MLP(4, hidden=8, layers=1))
+    >>> stackable(nn.LSTM(4, 8))
+    'LSTM layers have no stacked form'
+    """
+    for module in network.modules():
+        if type(module) not in (*_PLAIN, nn.Linear, nn.Dropout):
+            return f"{type(module).__name__} layers have no stacked form"
+    return None
+
+
+# ---------------------------------------------------------------- parameters and their optimizer
+
+
+class Stack:
+    """The same network of ``R`` replicas, its parameters as one.
+
+    Each replica's own parameters become views of them, so that whoever looks at a replica (its optimizer,
+    validation, checkpoints) sees it as it is.
+
+    Args:
+        networks: of each replica.
+        optimizers: each replica's optimizer of that network.
+        clips: the largest norm of each replica's gradient.
+        streams: the replicas' random numbers.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        clips: Sequence[float],
+        streams: Streams,
+    ) -> None:
+        self._optimizers, self._streams = optimizers, streams
+        self._owners = [list(network.parameters()) for network in networks]
+        stacked: dict[Tensor, nn.Parameter] = {}
+        for parameters in zip(*self._owners, strict=True):
+            together = torch.stack([parameter.detach() for parameter in parameters])
+            for parameter, own in zip(parameters, together, strict=True):
+                parameter.data = own
+            stacked[parameters[0]] = nn.Parameter(together)
+        self.network = _stacked(networks[0], stacked, streams)
+        self.parameters = list(stacked.values())
+        self._clips = self.parameters[0].new_tensor(clips)
+
+    def step(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The optimizers' steps, each along its gradients, clipped; their norms before that, ``(R,)``."""
+        lengths = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
+        scales = (self._clips / (norms + 1e-6)).clamp(max=1)  # as torch clips
+        scaled = [gradient * scales.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+
+        def step(index: int) -> None:
+            for parameter, gradient in zip(self._owners[index], scaled, strict=True):
+                parameter.grad = gradient[index]
+            self._optimizers[index].step()
+            for parameter in self._owners[index]:
+                parameter.grad = None
+
+        self._streams.apart(step)
+        return norms
+
+    def release(self) -> None:
+        """Gives the replicas tensors of their own again."""
+        for parameters in self._owners:
+            for parameter in parameters:
+                parameter.data = parameter.data.clone()
+
+
+def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
+    """A module like that of a replica, of stacked parameters."""
+    if isinstance(module, nn.Linear):
+        return Linear(parameters[module.weight], None if module.bias is None else parameters[module.bias])
+    if isinstance(module, nn.Dropout):
+        return _Dropout(module.p, streams)
+    twin = copy.copy(module)
+    twin._modules = {
+        name: None if part is None else _stacked(part, parameters, streams)
+        for name, part in module._modules.items()
+    }
+    return twin
