@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from lossnet.bench.grid import Cell, run_folder, run_grid
+from lossnet.bench.pos import NO_CE
 
 __all__ = ["CELLS", "PANELS", "draw", "run"]
 
 STEPS = (1, 5, 50)
-EPOCHS = 20
+EPOCHS = 6
 #: without cross-entropy, the task net's gradient is the energy's alone, as the figure has it
-CHANGES = {"ce_weight": 0.0, "epochs": EPOCHS, "patience": EPOCHS}
+CHANGES = {**NO_CE, "epochs": EPOCHS, "patience": EPOCHS}
 CELLS = tuple(
     Cell(f"k = {steps}", "twitter-pos", "infnet-plus", changes={**CHANGES, "task_steps": steps})
     for steps in STEPS
