@@ -75,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
     except BrokenPipeError:  # such as '| head', which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 0
     except OverflowError as error:
         return _fail(f"a number is too large: {error}", 2)
