@@ -2,10 +2,12 @@ import contextlib
 import csv
 import dataclasses
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -625,3 +627,28 @@ def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
 def test_a_finished_run_cannot_be_resumed(trained, capsys):
     message = failed(["train", "digits-pairs", "--output", trained, "--resume"], capsys)
     assert "finished" in message
+
+
+def test_warnings_are_plain_lines_said_once(tmp_path, capsys):
+    rows = "".join(f"{i},The {i}th,{i % 5},{i % 2}\n" for i in range(60))
+    table = tmp_path / "titled.csv"
+    table.write_text(f"id,title,size,l\n{rows}")
+    command = ["train", str(table), "--labels", "l", "--method", "cross-entropy", "--epochs", "1", *TINY]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main([*command, "--output", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if "'title' is left out" in line] == [
+        f"lossnet: {table}: 'title' is left out: its texts hardly come twice, so that they tell nothing"
+    ]
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(trained, table, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["predict", str(trained), str(table)]) == 0
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ""

@@ -127,7 +127,7 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path):
 
 
 def test_there_is_python_to_run():
-    assert len(blocks(README)) == 3
+    assert len(blocks(README)) == 4
     assert any(blocks(page) for page in PAGES)
 
 

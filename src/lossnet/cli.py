@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
     except BrokenPipeError:  # such as '| head', which has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 0
     except OverflowError as error:
         return _fail(f"a number is too large: {error}", 2)
@@ -153,7 +154,9 @@ def _train(options: Namespace) -> None:
 def _report_of(output: Path, options: Namespace) -> None:
     """Writes the page about a run that is finished, whatever becomes of its page."""
     try:
-        path = report.write([output], data_dir=options.data_dir, progress=not options.quiet)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # reading the data has already said what there is to say
+            path = report.write([output], data_dir=options.data_dir, progress=not options.quiet)
     except (Exception, KeyboardInterrupt) as error:
         why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]

@@ -233,13 +233,16 @@ def test_tables_as_spreadsheets_and_others_write_them(tmp_path):
         other = write(tmp_path, "b.csv", f"size,l\n1,0\n{mark},1\n")
         np.testing.assert_array_equal(read(other, labels="l").x, [[1], [n]])
     rows = "".join(f"{i},The {i}th,{i % 3},{i % 2}\n" for i in range(60))
-    with pytest.warns(UserWarning, match="'title' is left out"):
+    with pytest.warns(UserWarning, match="'(title|id)' is left out"):
         titled = read(write(tmp_path, "c.csv", f"id,title,kind,l\n{rows}"), labels="l")
-    assert titled.feature_names == ("id", "kind")
-    new = write(tmp_path, "d.csv", "title,id,kind\nnever seen,1,2\n")
-    assert read_inputs(new, titled.feature_names, ["l"]).x.tolist() == [[1, 2]]
-    with pytest.raises(DataError, match="'id' is text; it had numbers in training"):
-        read_inputs(write(tmp_path, "e.csv", "id,kind\nx,1\n"), titled.feature_names, ["l"])
+    assert titled.feature_names == ("kind",)
+    new = write(tmp_path, "d.csv", ",title,id,kind\n0,never seen,1,2\n")
+    assert read_inputs(new, titled.feature_names, ["l"]).x.tolist() == [[2]]
+    with pytest.raises(DataError, match="'kind' is text; it had numbers in training"):
+        read_inputs(write(tmp_path, "e.csv", "id,kind\n1,x\n"), titled.feature_names, ["l"])
+    indexed = write(tmp_path, "f.csv", ",size,l\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(60)))
+    with pytest.warns(UserWarning, match="'Unnamed: 0' is left out: it only counts the rows"):
+        assert read(indexed, labels="l").feature_names == ("size",)
     with pytest.raises(DataError, match=r"there are 'id', 'title'"):
         read(tmp_path / "c.csv", labels="q_*")
 

@@ -139,7 +139,9 @@ def curves(comparison: Comparison) -> Markup:
     ]
     if others:
         folded = tag("div", *(_curve(comparison, name) for name in others), class_="charts")
-        parts.append(tag("details", tag("summary", f"{len(others)} more curves"), folded))
+        parts.append(
+            tag("details", tag("summary", f"{len(others)} more curve{'s' * (len(others) != 1)}"), folded)
+        )
     return join(*parts)
 
 

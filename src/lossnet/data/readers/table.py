@@ -52,7 +52,7 @@ def read_csv(
     inputs.  A column of numbers is one input; a column of text, or one named in ``categories``, is
     spread over one 0/1 column per value, named ``column=value``.  An empty cell is a missing value, and so
     is ``NA``, ``nan``, ``null`` or ``?`` in a column of numbers.  A column of texts that hardly come twice,
-    such as names or titles, is left out with a warning.
+    such as names or titles, or of nothing but row numbers, is left out with a warning.
 
     Labels are columns of 0 and 1 (or no and yes), or one column with the names of each row's labels,
     separated by semicolons, bars or commas.
@@ -148,6 +148,8 @@ def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[lis
                 continue
             if names is None:
                 names = [name.strip() for name in cells]
+                if len(names) > 1 and not names[0]:
+                    names[0] = "Unnamed: 0"  # an index, as pandas writes it, and calls it when it reads it
                 _check_columns(path, names, start)
                 continue
             if len(cells) != len(names):
@@ -227,6 +229,9 @@ def _assemble(
                 continue
             values, block = column.one_hot(seen)
             feature_names += [f"{name}={value}" for value in values]
+        elif like is None and column.counts_rows():
+            warnings.warn(f"{path}: {name!r} is left out: it only counts the rows", stacklevel=2)
+            continue
         else:
             block = column.numbers()
             feature_names.append(name)
@@ -324,6 +329,13 @@ class _Column:
         """Whether hardly any two rows have the same text."""
         texts = [cell for cell in self._cells if _present(cell)]
         return len(set(texts)) > _MOST_TEXTS and 2 * len(set(texts)) > len(texts)
+
+    def counts_rows(self) -> bool:
+        """Whether it goes up by one in each of many rows."""
+        if len(self._cells) <= _MOST_TEXTS or not all(map(_present, self._cells)):
+            return False
+        values = self.numbers()[:, 0]
+        return bool((np.diff(values) == 1).all())
 
     def numbers(self) -> NDArray[np.float32]:
         """One column of numbers, NaN where missing."""

@@ -146,7 +146,9 @@ class Collector:
         for cell in cells:
             index, colon, value = cell.partition(":")
             if not colon:
-                raise DataError(f"{cell!r} is not 'feature:value'; the row is cut short or wrong")
+                what = f"{cell!r} is not 'feature:value'; the row is cut short or wrong"
+                advice = " (sentences in columns are to be called .conll)" if ":" not in text else ""
+                raise DataError(what + advice)
             column = whole(index) - self._base
             if column <= previous:
                 raise self._bad_order(column, previous)
