@@ -55,6 +55,8 @@ def why_alone(trainers: Sequence[Trainer]) -> str | None:
         return f"{type(method).__name__} has no stacked form"
     if type(method.space) is not MultiLabel:
         return f"only label sets are trained together, not {type(method.space).__name__}"
+    if any(trainer.processes.count > 1 for trainer in trainers):
+        return "several processes share each of them"
     if first.views is not None:
         return "views of inputs have no stacked form"
     for name in networks:

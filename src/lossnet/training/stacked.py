@@ -191,6 +191,7 @@ class _Dropout(nn.Module):
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__()
         self.probability, self.streams = probability, streams
+        self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -200,7 +201,9 @@ class _Dropout(nn.Module):
             return nn.functional.dropout(part, self.probability)
 
         # Of ones, so that autograd sees one product and not R pieces.
-        return x * self.streams.each(draw, torch.ones_like(x, requires_grad=False))
+        if x.shape not in self._ones:
+            self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
+        return x * self.streams.each(draw, self._ones[x.shape])
 
 
 def stackable(network: nn.Module) -> str | None:
