@@ -7,10 +7,11 @@ import csv
 import dataclasses
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
 import docstring_parser
 import numpy as np
@@ -30,6 +31,9 @@ from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
 from lossnet.training.tracking import TRACKERS
 
+if TYPE_CHECKING:
+    from lossnet.tune import Found
+
 __all__ = ["main"]
 
 TRAIN_EXAMPLES = """examples:
@@ -39,6 +43,14 @@ TRAIN_EXAMPLES = """examples:
   lossnet train mine.csv --labels 'label_*' --output runs/mine
   lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
   lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+"""
+
+TUNE_EXAMPLES = """examples:
+  lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
+  lossnet tune bibtex --method seal --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/tuned
+  lossnet tune bibtex --output runs/tuned    # once more: goes on, or helps; workers share the trials
+  lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
+  lossnet train bibtex --recipe runs/tuned/best.yaml
 """
 
 #: how labels are chosen, given a model's tuned threshold
@@ -53,12 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parser, train_parser = _parsers()
+        parser, with_recipes = _parsers()
         options = parser.parse_args(given)
-        if options.subcommand == "train":
-            _set_recipe(train_parser, options.train)
-            options = parser.parse_args(given)
         command = options.subcommand
+        if command in with_recipes:
+            _set_recipe(with_recipes[command], options[command])
+            options = parser.parse_args(given)
+            options[command].given = given
         _COMMANDS[command](options[command])
         return 0
     except Interrupted as stop:
@@ -66,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.checkpoint is None:
             advice = "nothing is saved without --output"
         return _fail(f"{stop}\n{advice}", 130)
-    except KeyboardInterrupt:
-        return _fail("stopped", 130)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
     except (ValueError, OSError, ImportError) as error:
@@ -92,23 +105,7 @@ def _train(options: Namespace) -> None:
             raise ValueError(f"{output} already holds a result; choose another --output or remove it")
         if (output / "checkpoint.safetensors").exists():
             raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
-    names = [field.name for field in dataclasses.fields(Settings)]
-    run = Run(
-        data=options.data,
-        method=options.method,
-        loss=options.loss,
-        settings=Settings(**{name: options[name] for name in names}),
-        seed=options.seed,
-        output=output,
-        data_dir=options.data_dir,
-        split=options.split,
-        labels=options.labels,
-        embeddings=options.embeddings,
-        device=options.device,
-        resume=options.resume,
-        progress=not options.quiet,
-        track=options.track,
-    )
+    run = _run(options, output=output, resume=options.resume, track=options.track)
     torch.set_num_threads(max(1, options.threads))
     result = train(run)
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
@@ -119,6 +116,69 @@ def _train(options: Namespace) -> None:
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
         # The page asks the energy about every pair of labels: half a minute for a thousand, if it is wanted.
         print(f"for a page about it: {shlex.join(['lossnet', 'report', str(output), *where])}")
+
+
+def _run(options: Namespace, **others: Any) -> Run:
+    """The run that options of `_add_run` ask for."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    return Run(
+        data=options.data,
+        method=options.method,
+        loss=options.loss,
+        settings=Settings(**{name: options[name] for name in names}),
+        seed=options.seed,
+        data_dir=options.data_dir,
+        split=options.split,
+        labels=options.labels,
+        embeddings=options.embeddings,
+        device=options.device,
+        progress=not options.quiet,
+        **others,
+    )
+
+
+def _tune(options: Namespace) -> None:
+    from lossnet.tune import Search, parse, search  # an extra
+
+    names = [field.name for field in dataclasses.fields(Settings)]
+    flags = {argument.partition("=")[0] for argument in options.given}
+    wanted = Search(
+        _run(options),
+        options.trials,
+        dict(map(parse, options.search or ())),
+        frozenset(name for name in names if _flag(name) in flags),
+        options.study,
+        options.storage,
+        options.output,
+    )
+    torch.set_num_threads(max(1, options.threads))
+    try:
+        found = search(wanted, tell=lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "stopped; trials that were done are kept, and the same command goes on with the others"
+        ) from None
+    _show_trials(found)
+    _print(f"all trials are in {found.output / 'trials.jsonl'}")
+    if found.complete:
+        command = ["lossnet", "train", options.data, "--recipe", str(found.output / "best.yaml")]
+        print(f"to train with the best settings: {shlex.join(command)}")
+
+
+def _show_trials(found: Found, shown: int = 10) -> None:
+    """The best trials, and how many ended how."""
+    names = list(found.complete[0]["settings"]) if found.complete else []
+    title = "best trials, on validation data"
+    table = Table("trial", found.metric, *names, "epochs", "seconds", title=title)
+    for trial in found.complete[:shown]:
+        values = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in trial["settings"].values())
+        ends = (str(trial["epochs"]), f"{trial['seconds']:.1f}")
+        table.add_row(str(trial["number"]), f"{trial[found.metric]:.4f}", *values, *ends)
+    _print(table)
+    counts = Counter(trial["state"] for trial in found.trials)
+    again = sum("retry_of" in trial for trial in found.trials)
+    line = f"{len(found.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+    _print(line + f"; {again} of them for one that was lost" * (again > 0))
 
 
 def _evaluate(options: Namespace) -> None:
@@ -288,6 +348,7 @@ def _bench(options: Namespace) -> None:
 
 _COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "train": _train,
+    "tune": _tune,
     "evaluate": _evaluate,
     "predict": _predict,
     "serve": _serve,
@@ -309,8 +370,8 @@ def _parser(description: str, examples: str = "", usage: str | None = None) -> A
     return ArgumentParser(description=description, epilog=examples, formatter_class=_Help, usage=usage)
 
 
-def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
-    """The whole command line, and its ``train`` part, whose defaults a recipe may change."""
+def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The whole command line, and those commands of it whose defaults a recipe may change."""
     parser = ArgumentParser(
         prog="lossnet",
         description="Train networks with a loss that is itself a network.",
@@ -324,21 +385,36 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
         TRAIN_EXAMPLES,
         usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
     )
-    training.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
-    training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
-    training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
-    training.add_argument("--seed", type=int, default=0, help="decides everything random")
+    _add_run(training)
     training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
-    training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
-    _add_data_options(training)
-    training.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
-    training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
-    training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     training.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
-    training.add_argument("--quiet", action="store_true", help="no progress bar")
-    _add_settings(training)
+    _add_settings(training, "settings (a recipe changes the defaults)")
     commands.add_subcommand("train", training, help="train a model")
+
+    tuning = _parser(
+        "Search for settings on validation data, and leave the best as a recipe.",
+        TUNE_EXAMPLES,
+        usage="lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
+    )
+    _add_run(tuning)
+    tuning.add_argument(
+        "--output", type=Path | None, help="folder for recipe and trials; else runs/tune/STUDY"
+    )
+    tuning.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
+    tuning.add_argument(
+        "--search",
+        type=str | None,
+        nargs="+",
+        metavar="NAME=VALUES",
+        help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
+    )
+    tuning.add_argument(
+        "--study", type=str, default="", help="name in the storage; by default of data and method"
+    )
+    tuning.add_argument("--storage", type=str, default="", help="database for workers on many machines")
+    _add_settings(tuning, "settings (those given are not searched; a recipe changes the others' defaults)")
+    commands.add_subcommand("tune", tuning, help="search for settings")
 
     evaluation = _parser(
         "Evaluate a model on a data set or a file with labels.",
@@ -413,7 +489,21 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     benchmark.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     benchmark.add_argument("--jobs", type=int, default=1, help="runs at a time")
     commands.add_subcommand("bench", benchmark, help="run a benchmark")
-    return parser, training
+    return parser, {"train": training, "tune": tuning}
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    """What to train, and on what."""
+    parser.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
+    parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
+    parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
+    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
+    parser.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
+    _add_data_options(parser)
+    parser.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_data_options(parser: ArgumentParser) -> None:
@@ -424,15 +514,19 @@ def _add_data_options(parser: ArgumentParser) -> None:
     )
 
 
-def _add_settings(parser: ArgumentParser) -> None:
+def _add_settings(parser: ArgumentParser, title: str) -> None:
     """A flag for each setting, with its type, default and help from `Settings`."""
     parsed = docstring_parser.parse(Settings.__doc__ or "")
     texts = {entry.arg_name: entry.description for entry in parsed.params}
     types = get_type_hints(Settings)
-    group = parser.add_argument_group("settings (a recipe changes the defaults)")
+    group = parser.add_argument_group(title)
     for field in dataclasses.fields(Settings):
-        flag = "--" + field.name.replace("_", "-")
+        flag = _flag(field.name)
         group.add_argument(flag, type=types[field.name], default=field.default, help=texts[field.name])
+
+
+def _flag(setting: str) -> str:
+    return "--" + setting.replace("_", "-")
 
 
 def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:

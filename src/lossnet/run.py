@@ -28,7 +28,17 @@ from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
+__all__ = [
+    "Fitted",
+    "Run",
+    "find_device",
+    "fit",
+    "new_model",
+    "train",
+    "trainer_of",
+    "write_json",
+    "write_text",
+]
 
 
 @dataclass(frozen=True)
@@ -229,9 +239,14 @@ def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[
 
 def write_json(path: Path, content: object) -> None:
     """Writes JSON so that a kill leaves the old file or the new one."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text so that a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
