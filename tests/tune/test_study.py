@@ -1,8 +1,10 @@
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -11,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("optuna", reason="needs lossnet[tune]")
-
 import lossnet
 from lossnet.cli import main
 from lossnet.settings import Settings, read_recipe
 from lossnet.training import NonFiniteLoss
 from lossnet.tune import Choice, Range, Search, search, study
+
+optuna = pytest.importorskip("optuna", reason="needs lossnet[tune]")
+psycopg = pytest.importorskip("psycopg", reason="needs lossnet[tune]")
 
 
 def quietly(wanted):
@@ -145,22 +148,131 @@ def test_trials_that_cannot_be_trained_are_told_of_and_counted(make_run, tmp_pat
     assert found.trials[2]["why"] == "ValueError: no such thing"
 
 
-def test_trials_worse_than_the_median_are_pruned_in_the_last_stage(make_run, tmp_path):
-    """Five trials that learn, then one that cannot; the static method's first stage is not compared."""
-    run = make_run(method="seal-static", loss="nce", epochs=6, task_lr=0.05)
-    rates = (0.05, 0.051, 0.052, 0.053, 0.054, 1e-9)
-    wanted = Search(run, trials=1, output=tmp_path, space={"task_lr": Choice(rates)}, fixed=FIXED)
-    for rate in rates:
-        rated = lossnet.Run(**{**vars(run), "settings": Settings(**{**vars(run.settings), "task_lr": rate})})
-        reporter = study._Worker.__init__
-        assert reporter
-        del rated
-    found = quietly(Search(**{**vars(wanted), "trials": 12}))
-    by_rate = {}
-    for trial in found.trials:
-        by_rate.setdefault(trial["settings"]["task_lr"], set()).add(trial["state"])
-        assert trial["epochs"] <= 6
-    assert found.trials
+def test_hopeless_trials_end_early_by_their_last_stage():
+    before = optuna.create_study(direction="maximize", pruner=study.pruner())
+    for _ in range(5):
+        good = optuna.create_trial(value=0.9, intermediate_values=dict.fromkeys(range(1, 9), 0.9))
+        before.add_trial(good)
+    report = study._Report(before.ask(), "f1", stages=2)
+    for epoch in (1, 2, 3, 4, 5, 1, 2):  # a first stage, whose epochs are not compared, then the last
+        report.epoch(0, {"epoch": epoch, "f1": 0.0})
+    with pytest.raises(optuna.TrialPruned, match=r"after epoch 3 with f1 0\.0000"):
+        report.epoch(0, {"epoch": 3, "f1": 0.0})
 
 
-FIXED = frozenset({"energy_lr", "weight_decay", "task_dropout", "energy_dropout", "energy_weight"})
+def test_what_is_wrong_is_said(make_run, tmp_path, monkeypatch, capsys):
+    with pytest.raises(ValueError, match="at least 1"):
+        quietly(Search(make_run(), trials=0, output=tmp_path))
+    with pytest.raises(ValueError, match="is a file"):
+        quietly(Search(make_run(), output=Path(make_run().data)))
+    for url, complaint in {
+        "nowhere": "give an address such as postgresql://",
+        "postgresql://me:secret@127.0.0.1:1/none": r"postgresql://me:\*\*\*@127.0.0.1:1/none cannot be used",
+        "nosql://me:secret@host/none": r"nosql://me:\*\*\*@host/none cannot be used",
+    }.items():
+        with pytest.raises((ValueError, OSError), match=complaint) as caught:
+            quietly(Search(make_run(), output=tmp_path, storage=url))
+        assert "secret" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ImportError, match=r"pip install 'lossnet\[tune\]'"):
+        quietly(Search(make_run(), output=tmp_path))
+
+
+# ---------------------------------------------------------------- several workers
+
+
+@pytest.fixture(scope="session")
+def postgresql():
+    """The address of a PostgreSQL server of our own, in a folder that goes with it."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    tool = shutil.which("initdb") or (str(found[-1]) if found else None)
+    if tool is None:
+        pytest.skip("no PostgreSQL server here (Debian: apt-get install postgresql)")
+    programs = Path(tool).resolve().parent
+    folder = Path(tempfile.mkdtemp(prefix="lossnet-postgresql-"))
+    user = []
+    if os.geteuid() == 0:  # the server refuses to run as root
+        if shutil.which("runuser") is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no runuser")
+        shutil.chown(folder, "postgres")
+        user = ["runuser", "-u", "postgres", "--"]
+
+    def start(program, *arguments):
+        command = [*user, str(programs / program), "-D", str(folder / "data"), *arguments]
+        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=120)
+
+    start("initdb", "--auth=trust", "--username=postgres", "--no-sync")
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+    start("pg_ctl", "--wait", "--log", str(folder / "log"), "--options", options, "start")
+    try:
+        yield f"postgresql://postgres@/postgres?host={folder}"
+    finally:
+        start("pg_ctl", "--wait", "--mode", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["file", "postgresql"])
+def storage(request):
+    return "" if request.param == "file" else request.getfixturevalue("postgresql")
+
+
+def start_worker(arguments):
+    """``lossnet tune`` in a process of its own, a fork: that spares it the imports."""
+    worker = multiprocessing.get_context("fork").Process(target=_tune, args=(arguments,))
+    worker.start()
+    return worker
+
+
+def _tune(arguments):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os._exit(main(arguments))
+
+
+def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
+    make_run, tmp_path, storage, monkeypatch
+):
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    monkeypatch.setattr(study, "GRACE", 2)
+    run, trials = make_run(epochs=12), 6
+    flags = {"split": run.split, "output": tmp_path / "out", "trials": trials, "epochs": 12, "patience": 12}
+    flags |= {"method": run.method, "task-hidden": 4, "study": "shared", "device": "cpu"}
+    arguments = ["tune", run.data, "--labels", "is_*", "--quiet"]
+    arguments += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    if storage:
+        arguments += ["--storage", storage]
+    workers = [start_worker(arguments) for _ in range(3)]
+    killed = kill_one_at_work(tmp_path / "out", storage, workers)
+    for worker in workers:
+        worker.join(120)
+    assert sorted(worker.exitcode for worker in workers) == [-signal.SIGKILL, 0, 0]
+
+    rows = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
+    assert [row["number"] for row in rows] == list(range(trials + 1))
+    lost = [row for row in rows if row["state"] == "fail"]
+    assert [row["worker"].endswith(f":{killed}") for row in lost] == [True]
+    (again,) = [row for row in rows if row.get("retry_of") == lost[0]["number"]]
+    assert lost[0]["settings"].items() <= again["settings"].items()
+    assert not again["worker"].endswith(f":{killed}")
+    done = [row for row in rows if row["state"] in ("complete", "pruned")]
+    assert len(done) == trials
+    assert all(row["state"] == "pruned" or row["f1"] is not None for row in done)
+
+
+def kill_one_at_work(output, url, workers):
+    """Kills the first worker that is seen in the middle of a trial; its process number."""
+    ids = {worker.pid for worker in workers}
+    query = """
+        SELECT value_json FROM trials JOIN trial_user_attributes USING (trial_id)
+        WHERE state = 'RUNNING' AND key = 'worker' AND 2 < (
+            SELECT COUNT(*) FROM trial_intermediate_values AS value WHERE value.trial_id = trials.trial_id)
+    """
+    for _ in range(1200):
+        time.sleep(0.02)
+        with contextlib.suppress(sqlite3.OperationalError, psycopg.Error):  # no worker has made it yet
+            connection = psycopg.connect(url) if url else sqlite3.connect(output / "study.db", timeout=9)
+            with contextlib.closing(connection):
+                found = [int(json.loads(row[0]).rpartition(":")[2]) for row in connection.execute(query)]
+            for pid in ids.intersection(found):
+                os.kill(pid, signal.SIGKILL)
+                return pid
+    raise AssertionError("no worker was seen at work")

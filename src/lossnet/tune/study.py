@@ -2,10 +2,10 @@
 
 Trials are made in advance, as many as are asked for, and wait.  A worker takes one at a time, trains it on
 the training part, reports the validation metric of each epoch and gives up where a trial is worse than the
-median of the others.  While it trains it leaves a sign of life in the storage every few seconds; a trial whose
-worker has left none for a while is failed by another worker and made to wait again with the same settings.
-So a worker that is killed loses no more than what it had done of one trial, and the same command goes on with
-whatever is left.
+median of the others.  While it trains it leaves a sign of life in the storage every few seconds; a trial
+whose worker has left none for a while is failed by another worker and made to wait again with the same
+settings.  So a worker that is killed loses no more than what it had done of one trial, and the same command
+goes on with whatever is left.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from lossnet.tune.space import Dimension, default_space
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.pruners import BasePruner
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, TrialState
 
@@ -119,8 +120,7 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     wanted = _complete(wanted)
     data = _without_test(_load(wanted.run))
     space = _space(wanted, data)
-    storage = _storage(wanted)
-    with _storage_errors(wanted):
+    with _storage_errors(wanted), _storage(wanted) as storage:
         study = _open(wanted, storage, space, data)
         worker = _Worker(wanted, study, storage, space, data, tell)
         worker.work()
@@ -184,27 +184,48 @@ def _optuna() -> Any:
     return optuna
 
 
-def _storage(wanted: Search) -> RDBStorage:
+@contextmanager
+def _storage(wanted: Search) -> Iterator[RDBStorage]:
     """A SQLite file, which survives any kill and several workers of one machine, or a database server."""
-    optuna = _optuna()
-    url = wanted.storage
-    if not url:
-        url = f"sqlite:///{_file(wanted)}"
-    elif "://" not in url:
+    url = wanted.storage or f"sqlite:///{_file(wanted)}"
+    if "://" not in url:
         raise ValueError(f"--storage {url}: give an address such as postgresql://user:password@host/name")
     # SQLAlchemy would look for another driver than the one that we install.
     scheme, rest = url.split("://", 1)
     if scheme in ("postgresql", "postgres"):
         url = f"postgresql+psycopg://{rest}"
+    storage = _connected(url)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _connected(url: str, tries: int = 5) -> RDBStorage:
+    """The storage, with its tables; workers that make these at the same time get in each other's way."""
+    import sqlalchemy
+
     connect = {"timeout": 60} if url.startswith("sqlite") else {}
-    with _quiet(), _storage_errors(wanted):
-        return optuna.storages.RDBStorage(  # type: ignore[no-any-return]
-            url,
-            engine_kwargs={"connect_args": connect, "pool_pre_ping": True},
-            heartbeat_interval=HEARTBEAT,
-            grace_period=GRACE,
-            heartbeat_stale_trial_callback=_put_back,
-        )
+    for left in reversed(range(tries)):
+        try:
+            with _quiet():
+                return _optuna().storages.RDBStorage(  # type: ignore[no-any-return]
+                    url,
+                    engine_kwargs={"connect_args": connect, "pool_pre_ping": True},
+                    heartbeat_interval=HEARTBEAT,
+                    grace_period=GRACE,
+                    heartbeat_stale_trial_callback=_put_back,
+                )
+        except (sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.IntegrityError, AssertionError):
+            if not left:
+                raise
+            time.sleep(0.5)
+        except sqlalchemy.exc.OperationalError as error:
+            if not left or "already exists" not in str(error):
+                raise
+            time.sleep(0.5)
+    raise AssertionError("the last try raises or returns")
 
 
 def _file(wanted: Search) -> Path:
@@ -399,9 +420,8 @@ class _Worker:
         seed = int(np.random.SeedSequence([self.wanted.run.seed, taken.number]).generate_state(1)[0])
         with _quiet():
             sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
             study = load_study(
-                study_name=self.wanted.study, storage=self.storage, sampler=sampler, pruner=pruner
+                study_name=self.wanted.study, storage=self.storage, sampler=sampler, pruner=pruner()
             )
         study.get_trials(deepcopy=False)  # its cache must know the trial
         trial = Trial(study, taken._trial_id)
@@ -521,6 +541,11 @@ class _Worker:
         settings = dataclasses.asdict(self.settings) | best["settings"]
         content = {"method": run.method, "loss": run.loss, **settings}
         return head + str(yaml.safe_dump(content, sort_keys=False))
+
+
+def pruner() -> BasePruner:
+    """Gives up where the best epoch so far is below the median of the other trials' at the same epoch."""
+    return _optuna().pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)  # type: ignore[no-any-return]
 
 
 class _Report(Tracker):
