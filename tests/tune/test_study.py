@@ -33,7 +33,7 @@ def outline(found):
 
 def test_a_search_leaves_a_recipe_that_trains_to_what_it_says(make_run, tmp_path):
     run = make_run()
-    found = quietly(Search(run, trials=4, output=tmp_path / "out"))
+    found = quietly(Search(run, trials=2, output=tmp_path / "out"))
     best = found.complete[0]
     assert best["f1"] == max(trial["f1"] for trial in found.trials)
     recipe = read_recipe(tmp_path / "out" / "best.yaml")
@@ -44,7 +44,7 @@ def test_a_search_leaves_a_recipe_that_trains_to_what_it_says(make_run, tmp_path
     assert again["metrics"]["valid"]["f1"] == best["f1"]
     lines = (tmp_path / "out" / "trials.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == found.trials
-    assert [trial["number"] for trial in found.trials] == [0, 1, 2, 3]
+    assert [trial["number"] for trial in found.trials] == [0, 1]
 
 
 def test_the_settings_to_start_from_are_the_first_trial(make_run, tmp_path):
@@ -65,7 +65,7 @@ def test_test_data_are_never_looked_at(make_run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "fit", spied)
     one, other = (
-        quietly(Search(make_run(test_seed), trials=3, output=tmp_path / str(test_seed)))
+        quietly(Search(make_run(test_seed), trials=2, output=tmp_path / str(test_seed)))
         for test_seed in (0, 5)
     )
     assert Path(make_run(0).data).read_text() != Path(make_run(5).data).read_text()
@@ -75,9 +75,9 @@ def test_test_data_are_never_looked_at(make_run, tmp_path, monkeypatch):
 
 
 def test_a_search_that_goes_on_is_the_search_that_was_not_interrupted(make_run, tmp_path):
-    wanted = [Search(make_run(), trials=count, output=tmp_path / "parts") for count in (2, 5)]
-    whole = quietly(Search(make_run(), trials=5, output=tmp_path / "whole"))
-    assert len(quietly(wanted[0]).trials) == 2
+    wanted = [Search(make_run(), trials=count, output=tmp_path / "parts") for count in (1, 3)]
+    whole = quietly(Search(make_run(), trials=3, output=tmp_path / "whole"))
+    assert len(quietly(wanted[0]).trials) == 1
     assert outline(quietly(wanted[1])) == outline(whole)
     assert outline(quietly(wanted[1])) == outline(whole)  # there is nothing left to do
 
@@ -88,13 +88,12 @@ def test_another_search_under_the_same_name_is_refused(make_run, tmp_path):
         quietly(Search(make_run(epochs=4), trials=1, output=tmp_path))
     with pytest.raises(ValueError, match=r"other space \(task_lr\)"):
         quietly(Search(make_run(), trials=1, output=tmp_path, space={"task_lr": Choice((0.1, 0.2))}))
-    quietly(Search(make_run(epochs=4), trials=1, output=tmp_path, study="other"))
 
 
 def test_spaces_of_ones_own_and_fixed_settings(make_run, tmp_path):
     wanted = Search(
         make_run(),
-        trials=6,
+        trials=3,
         output=tmp_path,
         space={"batch_size": Choice((8, 16)), "task_lr": Range(0.1, 0.2)},
         fixed=frozenset({"weight_decay"}),
