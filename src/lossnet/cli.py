@@ -274,6 +274,14 @@ def _predict_masks(model: Model, options: Namespace) -> None:
     _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
 
 
+def _export(options: Namespace) -> None:
+    from lossnet.export import export  # an extra
+
+    model = load(options.model)
+    difference = export(model, options.file)
+    _print(f"{options.file} predicts {model.task.kind}; largest difference from PyTorch: {difference:.2g}")
+
+
 def _serve(options: Namespace) -> None:
     from lossnet.serve import Limits, serve  # an extra
 
@@ -351,6 +359,7 @@ _COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "tune": _tune,
     "evaluate": _evaluate,
     "predict": _predict,
+    "export": _export,
     "serve": _serve,
     "report": _report,
     "data": _data,
@@ -439,6 +448,14 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
+
+    exporting = _parser(
+        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
+        "example:\n  lossnet export runs/b0 b0.onnx",
+    )
+    exporting.add_argument("model", type=Path, help="a run's folder or its model folder")
+    exporting.add_argument("file", type=Path, help="the ONNX file to write")
+    commands.add_subcommand("export", exporting, help="write a model as ONNX")
 
     serving = _parser(
         "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
