@@ -15,7 +15,7 @@ from lossnet.data.errors import DataError
 from lossnet.data.image_files import decode_picture, read_images, read_pictures, write_mask
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
-from lossnet.data.readers import read, read_inputs
+from lossnet.data.readers import read, read_inputs, stream_inputs
 from lossnet.data.registry import (
     Description,
     Entry,
@@ -71,5 +71,6 @@ __all__ = [
     "read_pictures",
     "read_sentences",
     "stratified_split",
+    "stream_inputs",
     "write_mask",
 ]
