@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import lossnet
-from lossnet import bench, data, report
+from lossnet import bench, data, report, stream
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
@@ -182,26 +183,32 @@ def _show_trials(found: Found, shown: int = 10) -> None:
 
 
 def _evaluate(options: Namespace) -> None:
-    model = load(options.model)
-    parts = _parts(model, options)
-    metrics = {
-        name: model.task.measure(*model.probabilities(part, find_device(options.device)), model.threshold)
-        for name, part in parts.items()
-    }
+    model, device = load(options.model), find_device(options.device)
+    if options.split is None and _streams(model, options.data):
+        metrics = {"all rows": stream.evaluate(model, options.data, device)}
+    else:
+        metrics = {
+            name: model.task.measure(*model.probabilities(part, device), model.threshold)
+            for name, part in _parts(model, options).items()
+        }
     _show_metrics(f"{options.model} on {options.data}", metrics)
     if options.output is not None:
         write_json(options.output, {"model": str(options.model), "metrics": metrics})
 
 
+def _streams(model: Model, path: str) -> bool:
+    """Whether a file counts whole and is read in parts."""
+    columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
+    return Path(path).is_file() and (columns or isinstance(model.task, LabelTask))
+
+
 def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
-    """What to evaluate on: valid and test of a data set, or all rows of a file."""
+    """What to evaluate on: valid and test of a data set."""
     task = model.task
     if isinstance(task, LabelTask) and Path(options.data).is_file():
         whole = data.read_inputs(options.data, task.feature_names, task.label_names)
         if task.preprocessor is not None:
             whole = task.preprocessor.apply(whole)
-        if options.split is None:
-            return {"all rows": whole}
         split = data.Split.read(options.split, len(whole))
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = data.load(
@@ -229,15 +236,16 @@ def _predict(options: Namespace) -> None:
     if isinstance(model.task, MaskTask):
         _predict_masks(model, options)
         return
-    inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
-    probabilities = torch.from_numpy(model.predict_proba(inputs.x))
-    chosen = DECODERS[options.decode](model.threshold)(probabilities)
-    with _written(options.output) as stream:
-        writer = csv.writer(stream)
+    decode, parts = DECODERS[options.decode](model.threshold), stream.predict_labels(model, options.input)
+    first, row = next(parts), 0  # before anything is written: the file may not be what it should be
+    with _written(options.output) as file:
+        writer = csv.writer(file)
         writer.writerow(["row", "labels", *model.label_names])
-        for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
-            named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
-            writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+        for probabilities, _ in chain([first], parts):
+            for values, picks in zip(probabilities, decode(probabilities), strict=True):
+                named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
+                writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+                row += 1
 
 
 def _predict_tags(model: Model, options: Namespace) -> None:
@@ -245,11 +253,15 @@ def _predict_tags(model: Model, options: Namespace) -> None:
     assert isinstance(model.task, TagTask)
     if (options.text is None) == (options.input is None):
         raise ValueError("give sentences: as --text, or as a file with one on each line, or in columns")
-    given = model.task.read(options.input) if options.text is None else options.text.splitlines()
-    with _written(options.output) as stream:
-        for tokens in model.tag(given):
-            stream.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
-            stream.write("\n")
+    if options.text is None:
+        sentences = stream.predict_tags(model, options.input)
+    else:
+        sentences = iter(model.tag(options.text.splitlines()))
+    first = list(islice(sentences, 1))  # before anything is written: the file may not be what it should be
+    with _written(options.output) as file:
+        for tokens in chain(first, sentences):
+            file.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
+            file.write("\n")
 
 
 @contextmanager
@@ -259,19 +271,20 @@ def _written(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        yield stream
+    with path.open("w", newline="", encoding="utf-8") as file:
+        yield file
 
 
 def _predict_masks(model: Model, options: Namespace) -> None:
     assert isinstance(model.task, MaskTask)
     if options.output is None:
         raise ValueError("masks are written as images: give a folder with -o")
-    images = data.read_pictures(options.input, model.task.channels)
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name, image in images.items():
+    count = 0
+    for name, image in data.stream_pictures(options.input, model.task.channels):
+        options.output.mkdir(parents=True, exist_ok=True)
         data.write_mask(options.output / f"{name}.png", model.predict(image[None])[0])
-    _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
+        count += 1
+    _print(f"{count} mask{'s' * (count != 1)} in {options.output}")
 
 
 def _export(options: Namespace) -> None:

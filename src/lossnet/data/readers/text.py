@@ -127,9 +127,9 @@ def stream_lines(path: str | PathLike[str]) -> Iterator[str]:
                 text = text.removeprefix("\ufeff")
             if "\0" in text:
                 raise DataError("a NUL character: not plain text; save it as UTF-8", path, position)
-            text = text.replace("\r\n", "\n").removesuffix("\n")
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
             blank = blank and not text.strip()
-            yield from text.replace("\r", "\n").split("\n")
+            yield from text.removesuffix("\n").split("\n")
     if blank:
         raise DataError("the file is empty", path, 1)
 

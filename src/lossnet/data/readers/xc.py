@@ -73,11 +73,11 @@ def _parts(path: str, lines: Iterator[str], like: Like | None, size: int | None)
 def _rows(path: str, lines: Iterator[str], rows: int) -> Iterator[tuple[int, str]]:
     """As many rows as the header says, each with its line; nothing but blank lines may follow."""
     last = 0
-    for number, text in enumerate(lines, start=1):
-        if number <= rows:
-            yield number + 1, text
-        if number <= rows or text.strip():
-            last = number
+    for row, text in enumerate(lines, start=1):
+        if row <= rows:
+            yield row + 1, text
+        if row <= rows or text.strip():
+            last = row
     if last != rows:
         line = min(last, rows) + 1 + (last > rows)
         what = f"the header says {rows} rows but there are {last}"
