@@ -1,4 +1,5 @@
 import math
+import re
 from itertools import product
 
 import numpy as np
@@ -519,3 +520,39 @@ def test_noise_is_part_of_the_space_but_not_of_its_probabilities():
 def test_fields_without_extent_are_refused(field, size):
     with pytest.raises(ValueError, match=r"at least one pixel|positive scale"):
         field(size)
+
+
+KINDS = ("LOC", "PER")
+BIOES = ("O", *(f"{prefix}-{kind}" for kind in KINDS for prefix in "BIES"))
+_WHOLE = re.compile("|".join(["O", *(f"S-{kind}|B-{kind}( I-{kind})* E-{kind}" for kind in KINDS)]))
+_LEGAL = re.compile(f"({_WHOLE.pattern})( ({_WHOLE.pattern}))*")
+
+
+@fast
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(0, 2))
+def test_decoded_spans_are_the_likeliest_whole_ones(seed, length, padding):
+    space = Tags(len(BIOES), BIOES)
+    relaxed = random_logits((length, len(BIOES)), batch=3, seed=seed, scale=3).softmax(-1)
+    decoded = space.decode(functional.pad(relaxed, (0, 0, 0, padding)))
+    assert not decoded[:, length:].any()
+    legal = [
+        numbers
+        for numbers in product(range(len(BIOES)), repeat=length)
+        if _LEGAL.fullmatch(" ".join(BIOES[number] for number in numbers))
+    ]
+    for row, found in zip(relaxed, decoded, strict=True):
+        chances = [row[range(length), numbers].log().sum() for numbers in torch.tensor(legal)]
+        wanted = legal[int(torch.stack(chances).argmax())]
+        assert tuple(found[:length].argmax(-1).tolist()) == wanted
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_impossible_tags_still_give_whole_spans(length):
+    space = Tags(len(BIOES), BIOES)
+    decoded = space.decode(torch.eye(len(BIOES))[torch.tensor([[BIOES.index("I-PER")] * length])])
+    assert _LEGAL.fullmatch(" ".join(BIOES[number] for number in decoded[0].argmax(-1)))
+
+
+def test_tags_of_other_schemes_are_decoded_one_by_one():
+    relaxed = torch.eye(3)[[1, 2, 1]].unsqueeze(0)
+    assert torch.equal(Tags(3, ("O", "B-PER", "I-PER")).decode(relaxed), relaxed)

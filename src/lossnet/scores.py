@@ -245,16 +245,17 @@ def _(space: MultiLabel, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
 
 @metrics.register
 def _(space: Tags, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    values = {"accuracy": float((space.decode(relaxed) * truth).sum() / truth.sum())}
+    decoded = space.decode(relaxed)
+    values = {"accuracy": float((decoded * truth).sum() / truth.sum())}
     if space.names:
         real = truth.sum(-1) > 0
-        values |= span_scores(*(_named(space, tags, real) for tags in (relaxed, truth)))
+        values |= span_scores(*(_named(space, tags, real) for tags in (decoded, truth)))
     return values
 
 
-def _named(space: Tags, relaxed: Tensor, real: Tensor) -> list[list[str]]:
-    """Names of the likeliest tags of real tokens, sentence by sentence."""
-    rows = zip(relaxed.argmax(-1).tolist(), real.tolist(), strict=True)
+def _named(space: Tags, tags: Tensor, real: Tensor) -> list[list[str]]:
+    """Names of the tags of real tokens, sentence by sentence."""
+    rows = zip(tags.argmax(-1).tolist(), real.tolist(), strict=True)
     return [[space.names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
 
 

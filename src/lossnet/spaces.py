@@ -22,13 +22,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Batch", "Blocks", "Field", "Mask", "MultiLabel", "Prediction", "Smooth", "Space", "Tags", "mean"]
+__all__ = [
+    "Batch",
+    "Blocks",
+    "Field",
+    "Mask",
+    "MultiLabel",
+    "Prediction",
+    "Smooth",
+    "Space",
+    "Tags",
+    "best_path",
+    "mean",
+]
 
 
 class Batch(NamedTuple):
@@ -261,6 +274,11 @@ class Tags(Space):
     """One of ``tags`` tags for each token, as one-hot vectors; ``mask`` is ``(batch, length)``.
 
     Where tags mark spans, as ``B-PER`` does, ``names`` are their names, and models are chosen by their spans.
+    Where they do so by BIOES, decoding finds the likeliest tags that make whole spans:
+
+    >>> spans = Tags(5, ("O", "B-PER", "I-PER", "E-PER", "S-PER"))
+    >>> spans.decode(torch.tensor([[[0.1, 0.5, 0, 0, 0.4], [0.6, 0, 0, 0.4, 0]]])).argmax(-1)
+    tensor([[4, 0]])
 
     >>> space = Tags(2)
     >>> logits = torch.zeros(1, 3, 2)
@@ -309,8 +327,64 @@ class Tags(Space):
         return self._masked(projected, mask)
 
     def decode(self, relaxed: Tensor) -> Tensor:
-        best = F.one_hot(relaxed.argmax(-1), self.tags).to(relaxed.dtype)
-        return best * (relaxed.sum(-1, keepdim=True) > 0)  # padding stays zero
+        best, real = relaxed.argmax(-1), relaxed.sum(-1) > 0
+        if any(name.startswith(("E-", "S-")) for name in self.names):
+            best = self._whole_spans(best, relaxed, real)
+        # padding stays zero
+        return F.one_hot(best, self.tags).to(relaxed.dtype) * real.unsqueeze(-1)
+
+    def _whole_spans(self, best: Tensor, relaxed: Tensor, real: Tensor) -> Tensor:
+        """The likeliest tags ``(batch, length)`` among those that BIOES allows.
+
+        They are the likeliest of all in most sentences; only the others are searched.
+        """
+        follows, begins, ends = (part.to(best.device) for part in self._allowed)
+        last = real & ~F.pad(real[:, 1:], (0, 1))
+        allowed = ~last | ends[best]
+        allowed[:, 0] &= begins[best[:, 0]]
+        allowed[:, 1:] &= follows[best[:, :-1], best[:, 1:]]
+        (wrong,) = (real & ~allowed).any(1).nonzero(as_tuple=True)
+        if len(wrong):
+            real, last = real[wrong], last[wrong]
+            chances = relaxed[wrong].clamp(min=torch.finfo(relaxed.dtype).tiny).log()
+            never = -1e4 * relaxed.shape[1]  # worse than any sequence that is allowed
+            chances[:, 0] += torch.where(begins, 0, never)
+            chances += torch.where(last.unsqueeze(-1) & ~ends, never, 0)
+            best = best.index_copy(0, wrong, best_path(chances, torch.where(follows, 0, never), real))
+        return best
+
+    @cached_property
+    def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Which tag may follow which, ``(tags, tags)``, which may begin a sentence and which may end it."""
+        opens = [name[0] in "BI" for name in self.names]  # a span goes on after it
+        goes_on = [name[0] in "IE" for name in self.names]
+        follows = [
+            [goes == opened and (not opened or name[2:] == before[2:])
+             for name, goes in zip(self.names, goes_on, strict=True)]
+            for before, opened in zip(self.names, opens, strict=True)
+        ]  # fmt: skip
+        return torch.tensor(follows), ~torch.tensor(goes_on), ~torch.tensor(opens)
+
+
+def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """The tags ``(batch, length)`` with the highest sum of scores, by Viterbi's algorithm.
+
+    ``local`` ``(batch, length, tags)`` scores tags, ``transitions`` ``(tags, tags)`` neighbours.  Where
+    ``mask`` ``(batch, length)`` ends, the last tag is repeated.
+
+    >>> best_path(torch.tensor([[[1.0, 0.0], [0.0, 0.5]]]), torch.eye(2), torch.ones(1, 2) > 0)
+    tensor([[0, 0]])
+    """
+    best, sources = local[:, 0], []
+    stay = torch.arange(local.shape[2], device=local.device).expand_as(best)
+    for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
+        longer, source = (best.unsqueeze(2) + transitions).max(1)
+        best = torch.where(real.unsqueeze(1), longer + scores, best)
+        sources.append(torch.where(real.unsqueeze(1), source, stay))
+    path = [best.argmax(1)]
+    for source in reversed(sources):
+        path.append(source.gather(1, path[-1].unsqueeze(1)).squeeze(1))
+    return torch.stack(path[::-1], 1)
 
 
 @dataclass(frozen=True)

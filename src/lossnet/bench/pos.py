@@ -19,7 +19,10 @@ class Row(NamedTuple):
     changes: Mapping[str, Any] = {}
 
 
-NO_CE = {"ce_weight": 0.0}
+#: Without cross-entropy the networks learn from the energy alone, which takes longer (InfNet+ §7).
+NO_CE = {
+    "ce_weight": 0.0, "task_steps": 3, "epochs": 150, "patience": 40, "task_lr": 1e-3, "energy_lr": 1e-3,
+}  # fmt: skip
 TRUNCATED = {"zero_truncation": True}
 ROWS = {
     "BiLSTM": Row("cross-entropy"),

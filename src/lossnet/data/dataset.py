@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from torch import Tensor
 
 from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
-
-if TYPE_CHECKING:
-    from lossnet.training.evaluation import Dataset
+from lossnet.training.evaluation import Dataset, arranged
 
 __all__ = ["MultiLabelData", "ResidentData", "Weighted", "row_numbers"]
 
@@ -157,7 +155,8 @@ class ResidentData:
 
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices``, gathered on the device."""
-        return Batch(self.x.index_select(0, indices), self.y.index_select(0, indices))
+        rows = indices.to(self.x.device, non_blocking=True)
+        return Batch(self.x.index_select(0, rows), self.y.index_select(0, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +174,15 @@ class Weighted:
     def __len__(self) -> int:
         return len(self.data)
 
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """As the data set would have it."""
+        return arranged(self.data, order, batch_size)
+
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices`` with their weights."""
+        batch = self.data.batch(indices)
         weights = self.weights.to(indices.device).index_select(0, indices)
-        return self.data.batch(indices)._replace(weight=weights)
+        return batch._replace(weight=weights.to(batch.x.device, non_blocking=True))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

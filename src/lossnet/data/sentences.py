@@ -22,7 +22,7 @@ from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.spaces import Batch
 
-__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary", "encode_parts"]
+__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary", "by_length", "encode_parts"]
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
@@ -293,26 +293,31 @@ class Sentences:
         at = torch.from_numpy(where)
         return Batch(numbers[at].long(), one_hot[tags[at]], (at >= 0).to(torch.float32))
 
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """Row numbers in another order, by which batches have sentences of like length: see `by_length`."""
+        return by_length(order, torch.from_numpy(self._lengths), batch_size)
+
     def resident(
         self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES
     ) -> ResidentSentences | Sentences:
-        """The same sentences, padded to the longest of all, on ``device``, where indices then also live.
+        """The same sentences on ``device``.
 
         Data that would take more than ``limit_bytes`` stays where it is, and each batch is moved instead.
 
         >>> read = Sentences((("I", "bet"), ("I",)))
         >>> data = read.encoded(Lexicon.fit(read, tags=("O", "V")))
         >>> data.resident("cpu").batch(torch.tensor([1])).mask
-        tensor([[1., 0.]])
+        tensor([[1., 0., 0., 0., 0., 0., 0., 0.]])
         """
         numbers, tags, one_hot = self._flat
-        longest = int(self._lengths.max(initial=0))
+        longest = _rounded(int(self._lengths.max(initial=0)))
         if 4 * len(self) * longest * (numbers.shape[1] + 1) > limit_bytes:
             return self
         place = np.arange(longest)
         where = np.where(place < self._lengths[:, None], self._starts[:, None] + place, -1)
         at = torch.from_numpy(where)
-        return ResidentSentences(numbers[at].to(device), tags[at].to(device), one_hot.to(device))
+        lengths = torch.from_numpy(self._lengths)
+        return ResidentSentences(numbers[at].to(device), tags[at].to(device), one_hot.to(device), lengths)
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
@@ -367,24 +372,56 @@ def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class ResidentSentences:
-    """Sentences of one padded length that live on a device.
+    """Sentences that live on a device.
 
     ``numbers`` are ``(n, length, width)``, ``tags`` ``(n, length)`` and ``one_hot`` ``(tags + 1, tags)`` with
-    zeros for what has no tag.
+    zeros for what has no tag.  The ``lengths`` ``(n,)`` stay on the host, which then need not ask the device
+    how long a batch is.
     """
 
     numbers: Tensor
     tags: Tensor
     one_hot: Tensor
+    lengths: Tensor
 
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """As `Sentences.arranged`."""
+        return by_length(order, self.lengths, batch_size)
+
     def batch(self, indices: Tensor) -> Batch:
-        """The sentences ``indices``, padded to the longest of all: shorter ones would wait for the device."""
-        x = self.numbers.index_select(0, indices).long()
-        y = self.one_hot[self.tags.index_select(0, indices).long()]
+        """The sentences ``indices``, padded to the longest of them, rounded up: of few different shapes."""
+        longest = _rounded(int(self.lengths[indices.cpu()].max())) if len(indices) else 0
+        rows = indices.to(self.numbers.device, non_blocking=True)
+        x = self.numbers[:, :longest].index_select(0, rows).long()
+        y = self.one_hot[self.tags[:, :longest].index_select(0, rows).long()]
         return Batch(x, y, (x[..., 0] != 0).to(torch.float32))
+
+
+def _rounded(length: int, to: int = 8) -> int:
+    return -(-length // to) * to
+
+
+def by_length(order: Tensor, lengths: Tensor, batch_size: int, pool: int = 16) -> Tensor:
+    """Row numbers ``(n,)`` in another order: batches cut from it have sentences of like length.
+
+    Sentences are sorted within ``pool`` batches' worth of the order, and full batches then take each other's
+    places, so that chance decides as before which sentences meet and which batch comes when.
+
+    >>> by_length(torch.tensor([3, 0, 2, 1]), torch.tensor([5, 1, 9, 2]), batch_size=2)
+    tensor([0, 2, 1, 3])
+    """
+    sorted_pools = [rows[lengths[rows].argsort(stable=True)] for rows in order.split(pool * batch_size)]
+    batches = torch.cat(sorted_pools).split(batch_size)
+    full = [rows for rows in batches if len(rows) == batch_size]
+    rest = batches[len(full) :]
+    if not full:
+        return torch.cat(rest)
+    # A permutation that the order itself decides: by the first row of what was cut from it.
+    turns = torch.stack([rows[0] for rows in order.split(batch_size)[: len(full)]]).argsort()
+    return torch.cat([*(full[turn] for turn in turns), *rest])
 
 
 def _case(token: str) -> str:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lossnet.energies.base import Term
 from lossnet.nets.mlp import linear
 from lossnet.nets.recurrent import Tokens
+from lossnet.spaces import best_path
 
 __all__ = ["Chain", "Potentials"]
 
@@ -66,14 +67,5 @@ class Chain(Term):
     def viterbi(self, prepared: Potentials) -> Tensor:
         """The sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
         local, mask = prepared
-        best, sources = local[:, 0], []
-        stay = torch.arange(local.shape[2], device=local.device).expand_as(best)
-        for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
-            longer, source = (best.unsqueeze(2) + self.transitions).max(1)
-            best = torch.where(real.unsqueeze(1), longer + scores, best)
-            sources.append(torch.where(real.unsqueeze(1), source, stay))  # padding repeats the last tag
-        path = [best.argmax(1)]
-        for source in reversed(sources):
-            path.append(source.gather(1, path[-1].unsqueeze(1)).squeeze(1))
-        chosen = F.one_hot(torch.stack(path[::-1], 1), local.shape[2])
+        chosen = F.one_hot(best_path(local, self.transitions, mask), local.shape[2])
         return chosen.to(local.dtype) * mask.unsqueeze(2)

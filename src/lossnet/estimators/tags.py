@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from lossnet.data import Loaded, Sentences, encode_parts
 from lossnet.data.errors import DataError
-from lossnet.data.schemes import mark
 from lossnet.estimators.base import Estimator
-from lossnet.spans import find_spans, span_scores
+from lossnet.spans import span_scores
 from lossnet.tasks import TagTask
 
 __all__ = ["SequenceTagger"]
@@ -64,12 +63,11 @@ class SequenceTagger(Estimator):
         return [found[: len(tokens)] for found, tokens in zip(padded, data.tokens, strict=True)]
 
     def predict(self, X: Any) -> list[list[str]]:
-        """The likeliest tags of each sentence's tokens."""
-        chosen = [[str(tag) for tag in self.classes_[found.argmax(1)]] for found in self.predict_proba(X)]
-        scheme = self._task.lexicon.scheme
-        if scheme is None:
-            return chosen
-        return [list(mark(find_spans(tags), len(tags), scheme)) for tags in chosen]
+        """The tags of each sentence's tokens: the likeliest, without what makes no whole span."""
+        self._check_fitted()
+        data = self._task.inputs(X)
+        named = self._task.named(self._probabilities(data), data)
+        return [[tag for _, tag in sentence] for sentence in named]
 
     def score(self, X: Any, y: Any) -> float:
         """The F1 of spans over all sentences, where tags mark spans; else the share of right tags."""

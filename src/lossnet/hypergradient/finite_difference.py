@@ -22,12 +22,13 @@ class FiniteDifference(Products):
 
     Two gradients for each product and no double backward; the error is ``O(epsilon²)``.  The inner loss is
     evaluated again and again, so it must be a callable.  Each evaluation sees the same random numbers, hence
-    the same dropout mask, and leaves module buffers alone; parameters get their very values back.  Reading
-    the random state cannot be captured in a CUDA graph.
+    the same dropout mask, and leaves module buffers alone; parameters get their very values back.
 
     Args:
         epsilon: length of the change of the parameters; the cube root of the machine precision by default,
             where truncation and rounding balance.  Take more (0.1) under autocast.
+        draws: whether the inner loss draws random numbers.  If so, it cannot be captured in a CUDA graph,
+            where the random state cannot be read.
 
     >>> weight = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
     >>> derivatives = FiniteDifference(epsilon=1e-3).of(lambda: (weight**3).sum(), [weight])
@@ -36,6 +37,7 @@ class FiniteDifference(Products):
     """
 
     epsilon: float | None = None
+    draws: bool = True
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not self.epsilon > 0:
@@ -46,16 +48,17 @@ class FiniteDifference(Products):
             raise ValueError(
                 "finite differences evaluate the inner loss again: pass a callable that returns it"
             )
-        return _Differences(inner, parameters, self.epsilon)
+        return _Differences(inner, parameters, self.epsilon, self.draws)
 
 
 class _Differences(Derivatives):
     def __init__(
-        self, inner: Callable[[], Tensor], parameters: Sequence[Tensor], epsilon: float | None
+        self, inner: Callable[[], Tensor], parameters: Sequence[Tensor], epsilon: float | None, draws: bool
     ) -> None:
         self.inner = inner
         self.layout = Layout(parameters)
         self.epsilon = epsilon or torch.finfo(self.layout.dtype).eps ** (1 / 3)
+        self.draws = draws
         self.random: RandomState | None = None
 
     def gradient(self) -> tuple[Tensor, ...]:
@@ -78,6 +81,8 @@ class _Differences(Derivatives):
         return tuple(((a - b) * scale).to(a.dtype) for a, b in zip(ahead, behind, strict=True))
 
     def _gradients(self, targets: Sequence[Place]) -> tuple[Tensor, ...]:
+        if not self.draws:
+            return first_order(evaluate(self.inner, "inner"), targets)
         now = RandomState(self.layout.parameters[0])
         if self.random is None:  # the first evaluation goes on from here, as if it were the only one
             self.random = now

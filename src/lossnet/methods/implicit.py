@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.hypergradient import Identity, Solver, implicit_gradient
+from lossnet.hypergradient import FiniteDifference, Identity, Solver, implicit_gradient
 from lossnet.losses import EnergyLoss, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
 from lossnet.methods.seal import SEAL
-from lossnet.nets.recurrent import twice_differentiable
+from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, mean
 
@@ -46,7 +47,8 @@ class Implicit(SEAL):
         task net worse, since bad samples are easy to tell from the truth.
 
     The inner problem is never solved to its end, so the Hessian may be indefinite and the implicit term of
-    any length; it is capped at ``ratio`` times the explicit term.
+    any length; it is capped at ``ratio`` times the explicit term.  Second derivatives are exact, but for
+    recurrent networks they are differences of gradients: many times faster, and cuDNN has no others.
 
     Args:
         score: whose cost the predictions should have little of, for ``through="cost"``.
@@ -112,18 +114,20 @@ class Implicit(SEAL):
         """An energy step along both terms."""
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
-        with twice_differentiable(self.task_net, self.energy):
-            prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-            outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
-            inner = self.task_loss(prediction, batch.y, energy, batch.weight)
+        prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+        outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+        recurrent = is_recurrent(self.task_net, self.energy)
         found = implicit_gradient(
             outer,
-            inner,
+            partial(self.inner_loss, batch)
+            if recurrent
+            else self.task_loss(prediction, batch.y, energy, batch.weight),
             tuple(self.task_net.parameters()),
             tuple(self.energy.parameters()),
             self.solver,
+            products=FiniteDifference(draws=False) if recurrent else None,
             ratio=self.ratio,
-            residual=True,
+            residual=not recurrent,
         )
         measured = {
             "explicit_norm": found.explicit_norm,
@@ -134,6 +138,13 @@ class Implicit(SEAL):
         }
         present = {name: value for name, value in measured.items() if value is not None}
         return Update("energy", outer, found.gradients, present)
+
+    def inner_loss(self, batch: Batch) -> Tensor:
+        """``L_Aux``, ``()``, of networks without dropout and in full precision, for finite differences."""
+        cudnn = torch.backends.cudnn
+        full_precision = cudnn.flags(enabled=cudnn.enabled, allow_tf32=False)
+        with without_dropout(self.task_net, self.energy), full_precision:
+            return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
         self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None

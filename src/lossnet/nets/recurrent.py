@@ -24,9 +24,10 @@ __all__ = [
     "Tagger",
     "Tokens",
     "WordVectors",
+    "is_recurrent",
     "read",
     "turned",
-    "twice_differentiable",
+    "without_dropout",
 ]
 
 
@@ -189,11 +190,30 @@ def read(lstm: nn.LSTM, values: Tensor) -> Tensor:
     return states
 
 
+def is_recurrent(*networks: nn.Module) -> bool:
+    """Whether some part of some network is recurrent: cuDNN has no second derivative of those.
+
+    >>> is_recurrent(nn.Linear(2, 3)), is_recurrent(nn.Linear(2, 3), nn.Sequential(nn.LSTM(2, 3)))
+    (False, True)
+    """
+    return any(isinstance(module, nn.RNNBase) for network in networks for module in network.modules())
+
+
 @contextmanager
-def twice_differentiable(*networks: nn.Module) -> Iterator[None]:
-    """Forward passes in here can be differentiated twice: cuDNN's recurrent networks cannot."""
-    if any(isinstance(module, nn.RNNBase) for network in networks for module in network.modules()):
-        with torch.backends.cudnn.flags(enabled=False):
-            yield
-    else:
+def without_dropout(*networks: nn.Module) -> Iterator[None]:
+    """Networks in here drop nothing out and are otherwise as they were.
+
+    >>> net = nn.Sequential(nn.Dropout(0.5))
+    >>> with without_dropout(net):
+    ...     net(torch.ones(1, 4))
+    tensor([[1., 1., 1., 1.]])
+    """
+    modules = [module for network in networks for module in network.modules()]
+    active = [module for module in modules if isinstance(module, nn.Dropout) and module.training]
+    for module in active:
+        module.eval()
+    try:
         yield
+    finally:
+        for module in active:
+            module.train()

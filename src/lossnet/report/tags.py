@@ -73,7 +73,7 @@ def _chosen(output: Output) -> Tensor:
 def _chosen_tags(evidence: Evidence, output: Output) -> list[list[str]]:
     """The names of predicted tags, sentence by sentence."""
     names, tokens = _lexicon(evidence).tags, _sentences(evidence.rows).tokens
-    rows = output.relaxed.argmax(-1).tolist()
+    rows = _chosen(output).argmax(-1).tolist()
     return [[names[n] for n in row[: len(words)]] for row, words in zip(rows, tokens, strict=True)]
 
 

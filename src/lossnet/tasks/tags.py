@@ -135,12 +135,13 @@ class TagTask(Task):
             yield part.in_scheme(scheme).encoded(self.lexicon)
 
     def named(self, relaxed: Tensor | NDArray[Any], data: Sentences) -> list[list[tuple[str, str]]]:
-        """Tokens of sentences with their likeliest tags, for predictions ``(instances, length, tags)``.
+        """Tokens of sentences with their tags, for predictions ``(instances, length, tags)``.
 
         Spans are marked as the training files did, whatever BIOES the tags make.
         """
         names, scheme, named = self.lexicon.tags, self.lexicon.scheme, []
-        for tokens, row in zip(data.tokens, np.asarray(relaxed).argmax(-1).tolist(), strict=True):
+        decoded = self.space(Settings()).decode(torch.as_tensor(relaxed))
+        for tokens, row in zip(data.tokens, decoded.argmax(-1).tolist(), strict=True):
             tags = tuple(names[number] for number in row[: len(tokens)])
             if scheme is not None:
                 tags = mark(find_spans(tags), len(tags), scheme)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lossnet.methods.base import Predict
 from lossnet.spaces import Batch
 
-__all__ = ["Dataset", "Views", "predict"]
+__all__ = ["Arranged", "Dataset", "Views", "arranged", "predict"]
 
 
 class Dataset(Protocol):
@@ -22,6 +22,19 @@ class Dataset(Protocol):
 
     def batch(self, indices: Tensor) -> Batch:
         """The instances at these rows."""
+
+
+@runtime_checkable
+class Arranged(Protocol):
+    """A data set whose batches are cheaper in another order."""
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """Row numbers ``(n,)``, arranged so that the instances of a batch go well together."""
+
+
+def arranged(data: Dataset, order: Tensor, batch_size: int) -> Tensor:
+    """Row numbers ``(n,)`` as the data set would have them, or as they are."""
+    return data.arranged(order, batch_size) if isinstance(data, Arranged) else order
 
 
 class Views(Protocol):

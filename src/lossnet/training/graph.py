@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,37 +22,40 @@ RunBatch = Callable[[Batch], Readings]
 class GraphRunner:
     """Runs batches eagerly a few times, then captures all of a batch's updates as one graph and replays it.
 
-    Only batches of the first batch's shape are captured; others, such as an epoch's last, run eagerly.
-    Where capture is impossible (gradient-based inference looks at its own progress), it says why once
-    and goes on eagerly.  Optimizers must be capturable.
+    Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
+    at most as ``graphs`` says.  Where capture is impossible (gradient-based inference looks at its own
+    progress), it says why once and goes on eagerly.  Optimizers must be capturable.
     """
 
-    def __init__(self, run: RunBatch, warm_up: int = 3) -> None:
+    def __init__(self, run: RunBatch, warm_up: int = 3, graphs: int = 32) -> None:
         self._run = run
         self._eager_left = warm_up
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._most = graphs
+        self._seen: set[torch.Size] = set()
+        self._graphs: dict[torch.Size, _Captured] = {}
         self._impossible = False
-        self._input: Batch | None = None
-        self._output: Readings | None = None
 
     def __call__(self, batch: Batch) -> Readings:
         """Takes the batch's optimizer steps."""
-        if self._impossible or (self._input is not None and batch.x.shape != self._input.x.shape):
-            return self._run(batch)
-        if self._input is None:
-            self._input = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
-        if self._eager_left > 0:
-            self._eager_left -= 1
-            return self._warm_up(batch)
-        for place, part in zip(self._input, batch, strict=True):
+        shape = batch.x.shape
+        captured = self._graphs.get(shape)
+        if captured is None:
+            if self._impossible or (len(self._graphs) == self._most and self._eager_left == 0):
+                return self._run(batch)
+            if self._eager_left > 0 or shape not in self._seen:
+                self._eager_left = max(0, self._eager_left - 1)
+                self._seen.add(shape)
+                return self._warm_up(batch)
+            captured = self._capture(batch)
+            if captured is None:
+                return self._run(batch)
+            self._graphs[shape] = captured
+        for place, part in zip(captured.batch, batch, strict=True):
             if place is not None and part is not None:
                 place.copy_(part)
-        if self._graph is None and not self._capture():
-            return self._run(batch)
-        assert self._graph is not None
-        assert self._output is not None
-        self._graph.replay()
-        names, values = self._output
+        captured.graph.replay()
+        names, values = captured.readings
+        # At once: graphs share their memory, and the next one may use this.
         return names, values.clone()
 
     def _warm_up(self, batch: Batch) -> Readings:
@@ -63,27 +67,35 @@ class GraphRunner:
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-    def _capture(self) -> bool:
-        assert self._input is not None
-        device = self._input.x.device
+    def _capture(self, batch: Batch) -> _Captured | None:
+        device = batch.x.device
+        place = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
         random = torch.cuda.get_rng_state(device)
         graph = torch.cuda.CUDAGraph()
+        first = next(iter(self._graphs.values()), None)
         gc.collect()
         gc.disable()  # an older graph that is freed during capture would break it
         try:
-            with torch.cuda.graph(graph):
-                self._output = self._run(self._input)
+            with torch.cuda.graph(graph, pool=None if first is None else first.graph.pool()):
+                readings = self._run(place)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
             self._impossible = True
             torch.cuda.synchronize(device)
             _renew_generator(device, random)
-            return False
+            return None
         finally:
             gc.enable()
-        self._graph = graph
-        return True
+        return _Captured(graph, place, readings)
+
+
+class _Captured(NamedTuple):
+    """A graph, the batch that it reads, and what it measured last."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    readings: Readings
 
 
 def _renew_generator(device: torch.device, state: Tensor) -> None:

@@ -30,7 +30,7 @@ from lossnet.training.checkpoint import (
     rate_tensors_kept,
     restore_optimizer,
 )
-from lossnet.training.evaluation import Dataset, Views, predict
+from lossnet.training.evaluation import Dataset, Views, arranged, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
 from lossnet.training.tracking import Tracker, flat
@@ -276,7 +276,9 @@ class Trainer:
         self.method.eval()  # networks that this stage does not train are frozen: no dropout either
         for name in stage.networks:
             self.method.get_submodule(name).train()
-        batches = self._order(len(train)).to(self.device).split(self.batch_size)
+        order = arranged(train, self._order(len(train)), self.batch_size)
+        # Row numbers stay on the host, which knows from them how long sentences are.
+        batches = (order.pin_memory() if self.device.type == "cuda" else order).split(self.batch_size)
         show.start_epoch(stage.name, position.epoch, self.max_epochs, len(batches), position.step)
         pending: list[Readings] = []
         # Reading a value from a GPU waits for it, so there it is done rarely.
