@@ -214,7 +214,7 @@ def test_label_metrics_of_parts_are_those_of_the_whole(size):
         LabelTally().metrics()
 
 
-@pytest.mark.parametrize("names", [(), ("O", "B-X", "I-X")])
+@pytest.mark.parametrize("names", [(), ("O", "B-X", "I-X"), ("O", "B-X", "E-X")])
 def test_tag_metrics_of_parts_are_those_of_the_whole(names):
     random = torch.Generator().manual_seed(0)
     truth = torch.eye(3)[torch.randint(3, (20, 6), generator=random)]

@@ -22,6 +22,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lossnet
-from lossnet.data import Crops, Preprocessor, ResidentSentences
+from lossnet.data import Crops, Preprocessor
 from lossnet.methods import TaskNetMethod
 from lossnet.model import Model
+from lossnet.spaces import Batch
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 __all__ = ["OUTPUT", "TOLERANCE", "export"]
@@ -209,6 +211,20 @@ class _Labels(_Exported):
         return {"labels": self.task.label_names, "features": self.task.feature_names}
 
 
+@dataclass(frozen=True)
+class _Tokens:
+    """Sentences as numbers ``(n, length, columns)``, without tags, as a data set."""
+
+    numbers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def batch(self, indices: Tensor) -> Batch:
+        x = self.numbers[indices]
+        return Batch(x, torch.zeros(*x.shape[:2], 1), (x[..., 0] != 0).float())
+
+
 class _Tags(_Exported):
     name = "tokens"
     dynamic = {0: "batch", 1: "length"}  # noqa: RUF012
@@ -233,9 +249,7 @@ class _Tags(_Exported):
             yield x.astype(np.int64)
 
     def wanted(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        tags = len(self.lexicon.tags)
-        none, one_hot = torch.full(inputs.shape[:2], tags), torch.eye(tags + 1)[:, :tags]
-        relaxed, _ = self._model.probabilities(ResidentSentences(torch.from_numpy(inputs), none, one_hot))
+        relaxed, _ = self._model.probabilities(_Tokens(torch.from_numpy(inputs)))
         return np.asarray(relaxed.numpy(), dtype=np.float32)
 
     def described(self) -> dict[str, Any]:

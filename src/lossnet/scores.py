@@ -214,11 +214,12 @@ class TagTally(Tally):
         self._spans = SpanCounts()
 
     def add(self, relaxed: Tensor, truth: Tensor) -> None:
-        self._right += int((self._space.decode(relaxed) * truth).sum(dtype=torch.float64))
+        decoded = self._space.decode(relaxed)
+        self._right += int((decoded * truth).sum(dtype=torch.float64))
         self._tokens += int(truth.sum(dtype=torch.float64))
         if self._space.names:
             real = truth.sum(-1) > 0
-            named = (_named(self._space, tags, real) for tags in (relaxed, truth))
+            named = (_named(self._space, tags, real) for tags in (decoded, truth))
             self._spans = self._spans.plus(SpanCounts.of(*named))
 
     def metrics(self) -> dict[str, float]:

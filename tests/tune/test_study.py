@@ -177,6 +177,31 @@ def test_what_is_wrong_is_said(make_run, tmp_path, monkeypatch, capsys):
         quietly(Search(make_run(), output=tmp_path))
 
 
+def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
+    make_run, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    run = make_run()
+    arguments = ["tune", run.data, "--split", str(run.split), "--labels", "is_*", "--quiet", "--epochs", "2"]
+    arguments += ["--method", "cross-entropy", "--task-hidden", "4", "--device", "cpu", "--trials", "1"]
+    arguments += ["--task-lr=0.01", "--search", "batch_size=8,16", "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    (row,) = map(json.loads, (tmp_path / "out" / "trials.jsonl").read_text().splitlines())
+    assert set(row["settings"]) == {"weight_decay", "task_dropout", "batch_size"}
+    assert "1 trials: 1 complete" in printed
+    (line,) = [line for line in printed.splitlines() if line.startswith("to train with the best")]
+    assert line.endswith(f"lossnet train {run.data} --recipe {tmp_path / 'out' / 'best.yaml'}")
+    assert read_recipe(tmp_path / "out" / "best.yaml")["task_lr"] == 0.01
+
+    def stopped(wanted, tell):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lossnet.tune.search", stopped)
+    assert main(arguments) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- several workers
 
 

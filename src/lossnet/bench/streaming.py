@@ -27,6 +27,14 @@ __all__ = ["run"]
 
 SIZES, WHOLE_UP_TO = (16, 128, 1024), 128
 FEATURES, FILLED, LABELS = 5000, 80, 20
+PARTS = """
+import sys
+from lossnet.cli import main
+assert main(sys.argv[1:]) == 0
+"""
+REPORT = """
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
 #: what a program without parts does: everything is read, then everything is predicted
 WHOLE = """
 import sys, lossnet
@@ -52,11 +60,10 @@ def run(
                 row: dict[str, float | str] = {"format": kind, "rows": write(file, size << 20)}
                 row["file_mb"] = file.stat().st_size / 2**20
                 out = folder / "out.csv"
-                command = [sys.executable, "-m", "lossnet.cli", "predict", str(folder / kind), str(file)]
-                row["parts_mb"], row["parts_s"] = _peak([*command, "-o", str(out)])
+                arguments = (str(folder / kind), str(file))
+                row["parts_mb"], row["parts_s"] = _peak(PARTS, "predict", *arguments, "-o", str(out))
                 if size <= whole_up_to:
-                    command = [sys.executable, "-c", WHOLE, str(folder / kind), str(file)]
-                    row["whole_mb"], row["whole_s"] = _peak(command)
+                    row["whole_mb"], row["whole_s"] = _peak(WHOLE, *arguments)
                 measured.append(row)
                 write_json(output / "streaming.json", measured)
                 file.unlink()
@@ -107,12 +114,11 @@ def _repeat(path: Path, head: str, rows: list[str], size: int) -> int:
     return times * len(rows)
 
 
-def _peak(command: list[str]) -> tuple[float, float]:
-    """Peak resident memory of a command in MB, and its seconds."""
+def _peak(code: str, *arguments: str) -> tuple[float, float]:
+    """Peak resident memory of a program in MB, and its seconds."""
     started = time.monotonic()
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])} … ended with status {process.returncode}")
-    return used.ru_maxrss / 1024, time.monotonic() - started
+    # What the kernel says of a child's memory includes this process, which it was before it began.
+    command = [sys.executable, "-c", code + REPORT, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout.split()[-2]) / 1024, time.monotonic() - started
