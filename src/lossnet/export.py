@@ -43,7 +43,7 @@ __all__ = ["OUTPUT", "TOLERANCE", "export"]
 
 #: what the output is called
 OUTPUT = "probabilities"
-#: by how much a probability may differ from PyTorch's: float32 sums are taken in another order
+#: how far a probability may be from PyTorch's, since float32 sums are taken in another order
 TOLERANCE = 1e-4
 #: batch sizes that an exported file is tried with
 _BATCHES = (1, 2, 7)

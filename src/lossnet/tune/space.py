@@ -12,7 +12,7 @@ from lossnet.settings import Settings
 from lossnet.tasks import Task
 
 if TYPE_CHECKING:
-    from optuna import Trial
+    import optuna
 
 __all__ = ["Choice", "Dimension", "Range", "default_space", "parse"]
 
@@ -46,7 +46,7 @@ class Range:
     def __contains__(self, value: object) -> bool:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
-    def suggest(self, trial: Trial, name: str) -> Any:
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
         """The value of this setting in a trial."""
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
@@ -72,7 +72,7 @@ class Choice:
     def __contains__(self, value: object) -> bool:
         return value in self.values
 
-    def suggest(self, trial: Trial, name: str) -> Any:
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
         """The value of this setting in a trial."""
         return trial.suggest_categorical(name, self.values)
 
