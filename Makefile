@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests docs/conf.py docs/tools
 
-.PHONY: install run test fuzz chromium docs notebooks bench bench-peers clean
+.PHONY: install run test fuzz chromium postgresql docs notebooks bench bench-peers clean
 
 install: .venv/installed
 
@@ -15,7 +15,7 @@ install: .venv/installed
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
 	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
 
-test: install chromium  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
+test: install chromium postgresql  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
@@ -27,6 +27,10 @@ fuzz: install  ## N damaged inputs against every reader, the configuration and t
 
 chromium:  ## the browser that looks at the report; where there is none and none can be had, its tests are skipped
 	@command -v chromium >/dev/null || apt-get install --yes chromium >/dev/null 2>&1 || echo "no chromium here"
+
+postgresql:  ## the server that workers of a search share; without one, its test is skipped
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+		|| apt-get install --yes postgresql >/dev/null 2>&1 || echo "no PostgreSQL here"
 
 docs: install  ## the site, in build/docs; the tests build it too
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs

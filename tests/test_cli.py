@@ -421,7 +421,9 @@ def test_version(capsys):
     assert lossnet.__version__ in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "data", "methods", "bench"])
+@pytest.mark.parametrize(
+    "command", ["train", "tune", "evaluate", "predict", "export", "data", "methods", "bench"]
+)
 def test_the_help_of_each_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

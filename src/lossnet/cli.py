@@ -9,10 +9,12 @@ import os
 import shlex
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
 import docstring_parser
 import numpy as np
@@ -22,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import lossnet
-from lossnet import bench, data, report
+from lossnet import bench, data, report, stream
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.model import Model, load
@@ -33,6 +35,9 @@ from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
 from lossnet.training.distributed import launched_rank
 from lossnet.training.tracking import TRACKERS
+
+if TYPE_CHECKING:
+    from lossnet.tune import Found
 
 __all__ = ["main"]
 
@@ -48,6 +53,14 @@ TRAIN_EXAMPLES = """examples:
   lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
 """
 
+TUNE_EXAMPLES = """examples:
+  lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
+  lossnet tune bibtex --method seal --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/tuned
+  lossnet tune bibtex --output runs/tuned    # once more: goes on, or helps; workers share the trials
+  lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
+  lossnet train bibtex --recipe runs/tuned/best.yaml
+"""
+
 #: how labels are chosen, given a model's tuned threshold
 DECODERS: dict[str, Callable[[float], Decoder]] = {
     "tuned": Threshold,
@@ -60,12 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parser, train_parser = _parsers()
+        parser, with_recipes = _parsers()
         options = parser.parse_args(given)
-        if options.subcommand == "train":
-            _set_recipe(train_parser, options.train)
-            options = parser.parse_args(given)
         command = options.subcommand
+        if command in with_recipes:
+            _set_recipe(with_recipes[command], options[command])
+            options = parser.parse_args(given)
+            options[command].given = given
         with _plain_warnings():
             _COMMANDS[command](options[command])
             sys.stdout.flush()
@@ -75,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.checkpoint is None:
             advice = "nothing is saved without --output"
         return _fail(f"{stop}\n{advice}", 130)
-    except KeyboardInterrupt:
-        return _fail("stopped", 130)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "stopped", 130)
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
     except BrokenPipeError:  # such as '| head', which has seen enough
@@ -117,23 +131,7 @@ def _train(options: Namespace) -> None:
             raise ValueError(f"{output} already holds a result; choose another --output or remove it")
         if (output / "checkpoint.safetensors").exists():
             raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
-    names = [field.name for field in dataclasses.fields(Settings)]
-    run = Run(
-        data=options.data,
-        method=options.method,
-        loss=options.loss,
-        settings=Settings(**{name: options[name] for name in names}),
-        seed=options.seed,
-        output=output,
-        data_dir=options.data_dir,
-        split=options.split,
-        labels=options.labels,
-        embeddings=options.embeddings,
-        device=options.device,
-        resume=options.resume,
-        progress=not options.quiet,
-        track=options.track,
-    )
+    run = _run(options, output=output, resume=options.resume, track=options.track)
     torch.set_num_threads(max(1, options.threads))
     if options.seeds is not None or options.sweep:
         if launched_rank() is not None:
@@ -181,27 +179,96 @@ def _train_many(run: Run, options: Namespace) -> None:
         _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
 
 
+def _run(options: Namespace, **others: Any) -> Run:
+    """The run that options of `_add_run` ask for."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    return Run(
+        data=options.data,
+        method=options.method,
+        loss=options.loss,
+        settings=Settings(**{name: options[name] for name in names}),
+        seed=options.seed,
+        data_dir=options.data_dir,
+        split=options.split,
+        labels=options.labels,
+        embeddings=options.embeddings,
+        device=options.device,
+        progress=not options.quiet,
+        **others,
+    )
+
+
+def _tune(options: Namespace) -> None:
+    from lossnet.tune import Search, parse, search  # an extra
+
+    names = [field.name for field in dataclasses.fields(Settings)]
+    flags = {argument.partition("=")[0] for argument in options.given}
+    wanted = Search(
+        _run(options),
+        options.trials,
+        dict(map(parse, options.search or ())),
+        frozenset(name for name in names if _flag(name) in flags),
+        options.study,
+        options.storage,
+        options.output,
+    )
+    torch.set_num_threads(max(1, options.threads))
+    try:
+        found = search(wanted, tell=lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "stopped; trials that were done are kept, and the same command goes on with the others"
+        ) from None
+    _show_trials(found)
+    _print(f"all trials are in {found.output / 'trials.jsonl'}")
+    if found.complete:
+        command = ["lossnet", "train", options.data, "--recipe", str(found.output / "best.yaml")]
+        print(f"to train with the best settings: {shlex.join(command)}")
+
+
+def _show_trials(found: Found, shown: int = 10) -> None:
+    """The best trials, and how many ended how."""
+    names = list(found.complete[0]["settings"]) if found.complete else []
+    title = "best trials, on validation data"
+    table = Table("trial", found.metric, *names, "epochs", "seconds", title=title)
+    for trial in found.complete[:shown]:
+        values = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in trial["settings"].values())
+        ends = (str(trial["epochs"]), f"{trial['seconds']:.1f}")
+        table.add_row(str(trial["number"]), f"{trial[found.metric]:.4f}", *values, *ends)
+    _print(table)
+    counts = Counter(trial["state"] for trial in found.trials)
+    again = sum("retry_of" in trial for trial in found.trials)
+    line = f"{len(found.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+    _print(line + f"; {again} of them for one that was lost" * (again > 0))
+
+
 def _evaluate(options: Namespace) -> None:
-    model = load(options.model)
-    parts = _parts(model, options)
-    metrics = {
-        name: model.task.measure(*model.probabilities(part, find_device(options.device)), model.threshold)
-        for name, part in parts.items()
-    }
+    model, device = load(options.model), find_device(options.device)
+    if options.split is None and _streams(model, options.data):
+        metrics = {"all rows": stream.evaluate(model, options.data, device)}
+    else:
+        metrics = {
+            name: model.task.measure(*model.probabilities(part, device), model.threshold)
+            for name, part in _parts(model, options).items()
+        }
     _show_metrics(f"{options.model} on {options.data}", metrics)
     if options.output is not None:
         write_json(options.output, {"model": str(options.model), "metrics": metrics})
 
 
+def _streams(model: Model, path: str) -> bool:
+    """Whether a file counts whole and is read in parts."""
+    columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
+    return Path(path).is_file() and (columns or isinstance(model.task, LabelTask))
+
+
 def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
-    """What to evaluate on: valid and test of a data set, or all rows of a file."""
+    """What to evaluate on: valid and test of a data set."""
     task = model.task
     if isinstance(task, LabelTask) and Path(options.data).is_file():
         whole = data.read_inputs(options.data, task.feature_names, task.label_names)
         if task.preprocessor is not None:
             whole = task.preprocessor.apply(whole)
-        if options.split is None:
-            return {"all rows": whole}
         split = data.Split.read(options.split, len(whole))
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = data.load(
@@ -229,15 +296,16 @@ def _predict(options: Namespace) -> None:
     if isinstance(model.task, MaskTask):
         _predict_masks(model, options)
         return
-    inputs = data.read_inputs(options.input, model.feature_names, model.label_names)
-    probabilities = torch.from_numpy(model.predict_proba(inputs.x))
-    chosen = DECODERS[options.decode](model.threshold)(probabilities)
-    with _written(options.output) as stream:
-        writer = csv.writer(stream)
+    decode, parts = DECODERS[options.decode](model.threshold), stream.predict_labels(model, options.input)
+    first, row = next(parts), 0  # before anything is written: the file may not be what it should be
+    with _written(options.output) as file:
+        writer = csv.writer(file)
         writer.writerow(["row", "labels", *model.label_names])
-        for row, (values, picks) in enumerate(zip(probabilities, chosen, strict=True)):
-            named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
-            writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+        for probabilities, _ in chain([first], parts):
+            for values, picks in zip(probabilities, decode(probabilities), strict=True):
+                named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
+                writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
+                row += 1
 
 
 def _predict_tags(model: Model, options: Namespace) -> None:
@@ -245,11 +313,15 @@ def _predict_tags(model: Model, options: Namespace) -> None:
     assert isinstance(model.task, TagTask)
     if (options.text is None) == (options.input is None):
         raise ValueError("give sentences: as --text, or as a file with one on each line, or in columns")
-    given = model.task.read(options.input) if options.text is None else options.text.splitlines()
-    with _written(options.output) as stream:
-        for tokens in model.tag(given):
-            stream.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
-            stream.write("\n")
+    if options.text is None:
+        sentences = stream.predict_tags(model, options.input)
+    else:
+        sentences = iter(model.tag(options.text.splitlines()))
+    first = list(islice(sentences, 1))  # before anything is written: the file may not be what it should be
+    with _written(options.output) as file:
+        for tokens in chain(first, sentences):
+            file.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
+            file.write("\n")
 
 
 @contextmanager
@@ -259,19 +331,28 @@ def _written(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        yield stream
+    with path.open("w", newline="", encoding="utf-8") as file:
+        yield file
 
 
 def _predict_masks(model: Model, options: Namespace) -> None:
     assert isinstance(model.task, MaskTask)
     if options.output is None:
         raise ValueError("masks are written as images: give a folder with -o")
-    images = data.read_pictures(options.input, model.task.channels)
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name, image in images.items():
+    count = 0
+    for name, image in data.stream_pictures(options.input, model.task.channels):
+        options.output.mkdir(parents=True, exist_ok=True)
         data.write_mask(options.output / f"{name}.png", model.predict(image[None])[0])
-    _print(f"{len(images)} mask{'s' * (len(images) != 1)} in {options.output}")
+        count += 1
+    _print(f"{count} mask{'s' * (count != 1)} in {options.output}")
+
+
+def _export(options: Namespace) -> None:
+    from lossnet.export import export  # an extra
+
+    model = load(options.model)
+    difference = export(model, options.file)
+    _print(f"{options.file} predicts {model.task.kind}; largest difference from PyTorch: {difference:.2g}")
 
 
 def _serve(options: Namespace) -> None:
@@ -348,8 +429,10 @@ def _bench(options: Namespace) -> None:
 
 _COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "train": _train,
+    "tune": _tune,
     "evaluate": _evaluate,
     "predict": _predict,
+    "export": _export,
     "serve": _serve,
     "report": _report,
     "data": _data,
@@ -369,8 +452,8 @@ def _parser(description: str, examples: str = "", usage: str | None = None) -> A
     return ArgumentParser(description=description, epilog=examples, formatter_class=_Help, usage=usage)
 
 
-def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
-    """The whole command line, and its ``train`` part, whose defaults a recipe may change."""
+def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The whole command line, and those commands of it whose defaults a recipe may change."""
     parser = ArgumentParser(
         prog="lossnet",
         description="Train networks with a loss that is itself a network.",
@@ -384,10 +467,7 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
         TRAIN_EXAMPLES,
         usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
     )
-    training.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
-    training.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
-    training.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
-    training.add_argument("--seed", type=int, default=0, help="decides everything random")
+    _add_run(training)
     training.add_argument(
         "--seeds", type=int | None, help="so many runs, from --seed on, at once where possible"
     )
@@ -399,16 +479,34 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
         help="a run for each of a setting's values a,b,c, and for all combinations",
     )
     training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
-    training.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
-    _add_data_options(training)
-    training.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
-    training.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
-    training.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     training.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
-    training.add_argument("--quiet", action="store_true", help="no progress bar")
-    _add_settings(training)
+    _add_settings(training, "settings (a recipe changes the defaults)")
     commands.add_subcommand("train", training, help="train a model")
+
+    tuning = _parser(
+        "Search for settings on validation data, and leave the best as a recipe.",
+        TUNE_EXAMPLES,
+        usage="lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
+    )
+    _add_run(tuning)
+    tuning.add_argument(
+        "--output", type=Path | None, help="folder for recipe and trials; else runs/tune/STUDY"
+    )
+    tuning.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
+    tuning.add_argument(
+        "--search",
+        type=str | None,
+        nargs="+",
+        metavar="NAME=VALUES",
+        help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
+    )
+    tuning.add_argument(
+        "--study", type=str, default="", help="name in the storage; by default of data and method"
+    )
+    tuning.add_argument("--storage", type=str, default="", help="database for workers on many machines")
+    _add_settings(tuning, "settings (those given are not searched; a recipe changes the others' defaults)")
+    commands.add_subcommand("tune", tuning, help="search for settings")
 
     evaluation = _parser(
         "Evaluate a model on a data set or a file with labels.",
@@ -433,6 +531,14 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
     commands.add_subcommand("predict", prediction, help="predict with a model")
+
+    exporting = _parser(
+        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
+        "example:\n  lossnet export runs/b0 b0.onnx",
+    )
+    exporting.add_argument("model", type=Path, help="a run's folder or its model folder")
+    exporting.add_argument("file", type=Path, help="the ONNX file to write")
+    commands.add_subcommand("export", exporting, help="write a model as ONNX")
 
     serving = _parser(
         "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
@@ -483,7 +589,21 @@ def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
     benchmark.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     benchmark.add_argument("--jobs", type=int, default=1, help="runs at a time")
     commands.add_subcommand("bench", benchmark, help="run a benchmark")
-    return parser, training
+    return parser, {"train": training, "tune": tuning}
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    """What to train, and on what."""
+    parser.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
+    parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
+    parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
+    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
+    parser.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
+    _add_data_options(parser)
+    parser.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_data_options(parser: ArgumentParser) -> None:
@@ -494,15 +614,19 @@ def _add_data_options(parser: ArgumentParser) -> None:
     )
 
 
-def _add_settings(parser: ArgumentParser) -> None:
+def _add_settings(parser: ArgumentParser, title: str) -> None:
     """A flag for each setting, with its type, default and help from `Settings`."""
     parsed = docstring_parser.parse(Settings.__doc__ or "")
     texts = {entry.arg_name: entry.description for entry in parsed.params}
     types = get_type_hints(Settings)
-    group = parser.add_argument_group("settings (a recipe changes the defaults)")
+    group = parser.add_argument_group(title)
     for field in dataclasses.fields(Settings):
-        flag = "--" + field.name.replace("_", "-")
+        flag = _flag(field.name)
         group.add_argument(flag, type=types[field.name], default=field.default, help=texts[field.name])
+
+
+def _flag(setting: str) -> str:
+    return "--" + setting.replace("_", "-")
 
 
 def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:

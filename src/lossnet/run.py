@@ -42,6 +42,7 @@ __all__ = [
     "trainer_of",
     "tune_and_measure",
     "write_json",
+    "write_text",
 ]
 
 
@@ -271,9 +272,14 @@ def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[
 
 def write_json(path: Path, content: object) -> None:
     """Writes JSON so that a kill leaves the old file or the new one."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text so that a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lossnet.spaces import Mask, MultiLabel, Space, Tags
-from lossnet.spans import span_scores
+from lossnet.spans import SpanCounts, span_scores
 
 __all__ = [
     "F1",
@@ -22,7 +22,10 @@ __all__ = [
     "Accuracy",
     "Hamming",
     "IoU",
+    "LabelTally",
     "Score",
+    "TagTally",
+    "Tally",
     "label_metrics",
     "main_metric",
     "metrics",
@@ -143,6 +146,87 @@ def label_metrics(predicted: Tensor, truth: Tensor) -> dict[str, float]:
         "hamming_loss": (predicted != truth).to(truth.dtype).mean(),
     }
     return {name: float(value) for name, value in values.items()}
+
+
+class Tally(ABC):
+    """Metrics of data that come in parts: what is counted, not what was predicted, is kept."""
+
+    @abstractmethod
+    def add(self, relaxed: Tensor, truth: Tensor) -> None:
+        """Count predictions and truth ``(instances, *event)``."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """The metrics of all that was counted."""
+
+
+class LabelTally(Tally):
+    """`label_metrics` of discrete predictions that come in parts.
+
+    >>> tally = LabelTally()
+    >>> tally.add(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> tally.add(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
+    >>> round(tally.metrics()["f1"], 4), tally.metrics()["exact_match"]
+    (0.8333, 0.5)
+    """
+
+    def __init__(self) -> None:
+        self._instances, self._f1, self._exact, self._wrong = 0, 0.0, 0, 0
+        self._by_label: Tensor | int = 0
+
+    def add(self, relaxed: Tensor, truth: Tensor) -> None:
+        labelled = truth.sum(1) > 0
+        predicted, truth = relaxed[labelled].double(), truth[labelled].double()
+        different = predicted != truth
+        self._instances += len(truth)
+        self._f1 += float(F1()(predicted.unsqueeze(1), truth).sum())
+        self._exact += int((~different.any(1)).sum())
+        self._wrong += int(different.sum())
+        self._by_label = self._by_label + torch.stack(
+            [(predicted * truth).sum(0), (predicted + truth).sum(0)]
+        )
+
+    def metrics(self) -> dict[str, float]:
+        if not self._instances or isinstance(self._by_label, int):
+            raise ValueError("no instance has a true label: F1 is undefined")
+        overlap, total = self._by_label
+        return {
+            "f1": self._f1 / self._instances,
+            "micro_f1": float(_ratio(2 * overlap.sum(), total.sum())),
+            "macro_f1": float(_ratio(2 * overlap, total).mean()),
+            "exact_match": self._exact / self._instances,
+            "hamming_loss": self._wrong / (self._instances * len(overlap)),
+        }
+
+
+class TagTally(Tally):
+    """`metrics` of tags that come in parts.
+
+    >>> tally = TagTally(Tags(2))
+    >>> tally.add(torch.tensor([[[0.9, 0.1], [0.3, 0.7]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
+    >>> tally.metrics()
+    {'accuracy': 0.5}
+    """
+
+    def __init__(self, space: Tags) -> None:
+        self._space = space
+        self._right = self._tokens = 0
+        self._spans = SpanCounts()
+
+    def add(self, relaxed: Tensor, truth: Tensor) -> None:
+        decoded = self._space.decode(relaxed)
+        self._right += int((decoded * truth).sum(dtype=torch.float64))
+        self._tokens += int(truth.sum(dtype=torch.float64))
+        if self._space.names:
+            real = truth.sum(-1) > 0
+            named = (_named(self._space, tags, real) for tags in (decoded, truth))
+            self._spans = self._spans.plus(SpanCounts.of(*named))
+
+    def metrics(self) -> dict[str, float]:
+        if not self._tokens:
+            raise ValueError("no token has a tag: accuracy is undefined")
+        values = {"accuracy": self._right / self._tokens}
+        return values | self._spans.scores() if self._space.names else values
 
 
 @singledispatch

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Span", "find_spans", "span_scores"]
+__all__ = ["Span", "SpanCounts", "find_spans", "span_scores"]
 
 _TAG = re.compile(r"O|([BIES])-(.+)")
 
@@ -57,16 +57,41 @@ def span_scores(predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str
     >>> span_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
     {'precision': 0.5, 'recall': 1.0, 'span_f1': 0.6666666666666666}
     """
-    right = guessed = real = 0
-    for mine, true in zip(predicted, truth, strict=True):
-        if len(mine) != len(true):
-            raise ValueError(f"{len(mine)} predicted tags for a sentence of {len(true)} tokens")
-        found, wanted = set(find_spans(mine)), set(find_spans(true))
-        right += len(found & wanted)
-        guessed += len(found)
-        real += len(wanted)
-    return {
-        "precision": right / max(guessed, 1),
-        "recall": right / max(real, 1),
-        "span_f1": 2 * right / max(guessed + real, 1),
-    }
+    return SpanCounts.of(predicted, truth).scores()
+
+
+class SpanCounts(NamedTuple):
+    """Spans that are ``right``, ``guessed`` and ``real``; counts of parts add up to those of the whole.
+
+    >>> SpanCounts.of([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
+    SpanCounts(right=1, guessed=2, real=1)
+    """
+
+    right: int = 0
+    guessed: int = 0
+    real: int = 0
+
+    @classmethod
+    def of(cls, predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str]]) -> SpanCounts:
+        """The counts over some sentences."""
+        right = guessed = real = 0
+        for mine, true in zip(predicted, truth, strict=True):
+            if len(mine) != len(true):
+                raise ValueError(f"{len(mine)} predicted tags for a sentence of {len(true)} tokens")
+            found, wanted = set(find_spans(mine)), set(find_spans(true))
+            right += len(found & wanted)
+            guessed += len(found)
+            real += len(wanted)
+        return cls(right, guessed, real)
+
+    def plus(self, other: SpanCounts) -> SpanCounts:
+        """The counts of both."""
+        return SpanCounts(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+    def scores(self) -> dict[str, float]:
+        """Precision, recall and F1, 0 where undefined."""
+        return {
+            "precision": self.right / max(self.guessed, 1),
+            "recall": self.right / max(self.real, 1),
+            "span_f1": 2 * self.right / max(self.guessed + self.real, 1),
+        }

@@ -39,8 +39,10 @@ from lossnet.data import (
     read_inputs,
     read_pictures,
     read_sentences,
+    stream_inputs,
 )
 from lossnet.data.readers.clusters import read_clusters
+from lossnet.data.readers.columns import stream_columns
 from lossnet.model import Model
 from lossnet.serve import create_app
 from lossnet.settings import RecipeError, Settings, read_recipe, recipe_folder
@@ -75,7 +77,12 @@ def file(name, reads):
 
 
 def labelled(name, labels=None, features=("feature_0", "feature_1")):
-    return file(name, [lambda path: read(path, labels), lambda path: read_inputs(path, features, ["l"])])
+    reads = [
+        lambda path: read(path, labels),
+        lambda path: read_inputs(path, features, ["l"]),
+        lambda path: list(stream_inputs(path, features, ["l"], rows=2)),
+    ]
+    return file(name, reads)
 
 
 def archive(compressed=False, **arrays):
@@ -192,7 +199,12 @@ READERS = {
     "sentences": Target(
         [_CONLL, b"# id 1\nikr\t!\nsmh\tG\n\n@jo\t@\n", "naïve JJ B-X\n . O\n".encode()],
         file(
-            "a.conll", [lambda path: read_sentences([path]), lambda path: read_sentences([path, path, path])]
+            "a.conll",
+            [
+                lambda path: read_sentences([path]),
+                lambda path: read_sentences([path, path, path]),
+                lambda path: list(stream_columns(path)),
+            ],
         ),
     ),
     "clusters": Target(

@@ -13,6 +13,7 @@
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================
@@ -35,6 +36,7 @@ from lossnet.bench import (
     segmentation,
     serving,
     solvers,
+    streaming,
     tagging_speed,
     trajectories,
 )
@@ -54,7 +56,19 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
 }
 #: the benchmarks that there are
 NAMES = tuple(
-    sorted([*_GRIDS, "digits", "hypergradient", "overhead", "seeds", "serve", "solvers", "tagging-speed"])
+    sorted(
+        [
+            *_GRIDS,
+            "digits",
+            "hypergradient",
+            "overhead",
+            "seeds",
+            "serve",
+            "solvers",
+            "streaming",
+            "tagging-speed",
+        ]
+    )
 )
 
 
@@ -70,6 +84,8 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         serving.run(output)
     elif name == "solvers":
         solvers.run(output)
+    elif name == "streaming":
+        streaming.run(output)
     elif name == "tagging-speed":
         tagging_speed.run(output, device)
     elif name == "digits":

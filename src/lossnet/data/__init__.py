@@ -12,10 +12,10 @@ from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
-from lossnet.data.image_files import decode_picture, read_images, read_pictures, write_mask
+from lossnet.data.image_files import decode_picture, read_images, read_pictures, stream_pictures, write_mask
 from lossnet.data.images import MaskData
 from lossnet.data.preprocess import Preprocessor
-from lossnet.data.readers import read, read_inputs
+from lossnet.data.readers import read, read_inputs, stream_inputs
 from lossnet.data.registry import (
     Description,
     Entry,
@@ -28,7 +28,7 @@ from lossnet.data.registry import (
     load,
     names,
 )
-from lossnet.data.sentence_files import read_sentences
+from lossnet.data.sentence_files import find_parts, read_sentences
 from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary, encode_parts
 from lossnet.data.splits import Split, hold_out, stratified_split
 
@@ -61,6 +61,7 @@ __all__ = [
     "encode_parts",
     "entry",
     "find",
+    "find_parts",
     "hold_out",
     "load",
     "names",
@@ -71,5 +72,7 @@ __all__ = [
     "read_pictures",
     "read_sentences",
     "stratified_split",
+    "stream_inputs",
+    "stream_pictures",
     "write_mask",
 ]

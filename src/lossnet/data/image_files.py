@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +29,7 @@ __all__ = [
     "read_images",
     "read_npz",
     "read_pictures",
+    "stream_pictures",
     "write_mask",
 ]
 
@@ -134,12 +136,17 @@ def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray
     ...     {name: picture.shape for name, picture in read_pictures(folder, channels=3).items()}
     {'cat': (2, 3, 3)}
     """
+    return dict(stream_pictures(path, channels))
+
+
+def stream_pictures(path: str | PathLike[str], channels: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """What `read_pictures` reads, one picture at a time."""
     path = Path(path)
     files = _files(path) if path.is_dir() else {path.stem: path}
     if channels not in (1, 3):
         raise DataError(f"image files have 1 or 3 channels, this model wants {channels}", path)
-    pictures = {name: _read_picture(file, grey=channels == 1) for name, file in files.items()}
-    return {name: _with_channels(picture, channels) for name, picture in pictures.items()}
+    for name, file in files.items():
+        yield name, _with_channels(_read_picture(file, grey=channels == 1), channels)
 
 
 def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[np.uint8]:

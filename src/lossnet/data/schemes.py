@@ -70,10 +70,11 @@ def convert(tags: Sequence[str], source: str, target: str) -> tuple[str, ...]:
 def detect(sentences: Iterable[Sequence[str]]) -> str | None:
     """The scheme by which sentences are tagged, None if their tags mark no spans.
 
+    Sentences are gone through twice.
+
     >>> detect([["O", "B-LOC", "I-LOC"], ["B-PER"]]), detect([["O", "I-PER"]]), detect([["D", "N", "V"]])
     ('IOB2', 'IOB1', None)
     """
-    sentences = list(sentences)
     used = {tag for tags in sentences for tag in tags}
     if used <= {"O"} or not all(map(_LIKE_SPANS.fullmatch, used)):
         return None

@@ -15,10 +15,10 @@ from torch import Tensor
 from lossnet.data import DataError, Loaded, MultiLabelData, Preprocessor
 from lossnet.data.readers import named_rows
 from lossnet.data.stored import stored_strings
-from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
+from lossnet.decoding import Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP
-from lossnet.scores import F1, label_metrics
+from lossnet.scores import F1, LabelTally, Tally, label_metrics
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel
 from lossnet.tasks.base import Arrays, Task
@@ -121,6 +121,10 @@ class LabelTask(Task):
     def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
         return decoded_metrics(relaxed, truth, threshold)
 
+    def tally(self, threshold: float) -> Tally:
+        """What `measure` gives, for predictions that come in parts."""
+        return _Tally(threshold)
+
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         names = {"labels": list(self.label_names), "features": list(self.feature_names)}
         arrays = {} if self.preprocessor is None else self.preprocessor.state()
@@ -150,6 +154,24 @@ def decoded_metrics(probabilities: Tensor, truth: Tensor, threshold: float) -> d
         "threshold": threshold,
         "f1_expected": label_metrics(ExpectedF1()(probabilities), truth)["f1"],
     }
+
+
+class _Tally(Tally):
+    """`decoded_metrics` of probabilities that come in parts."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._decoders: tuple[Decoder, ...] = (Threshold(), Threshold(threshold), ExpectedF1())
+        self._tallies = tuple(LabelTally() for _ in self._decoders)
+
+    def add(self, relaxed: Tensor, truth: Tensor) -> None:
+        for decoder, tally in zip(self._decoders, self._tallies, strict=True):
+            tally.add(decoder(relaxed), truth)
+
+    def metrics(self) -> dict[str, float]:
+        plain, tuned, expected = (tally.metrics() for tally in self._tallies)
+        found = {"f1_tuned": tuned["f1"], "threshold": self._threshold, "f1_expected": expected["f1"]}
+        return plain | found
 
 
 def _numbered(kind: str, count: int) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from os import PathLike
 from typing import Any
 
@@ -17,15 +17,16 @@ from torch import Tensor
 
 from lossnet import scores
 from lossnet.data import DataError, Lexicon, Loaded, Sentences
-from lossnet.data.readers.columns import read_columns
-from lossnet.data.readers.text import read_lines
-from lossnet.data.schemes import mark
+from lossnet.data.readers import ROWS
+from lossnet.data.readers.columns import Row, stream_columns
+from lossnet.data.readers.text import chunks, stream_lines
+from lossnet.data.schemes import detect, mark
 from lossnet.data.sentence_files import find_parts
 from lossnet.data.stored import stored_number
 from lossnet.decoding import Decoder
 from lossnet.energies import Chain, Sum, TagLM
 from lossnet.nets import BiLSTM, Tagger, WordVectors
-from lossnet.scores import L1
+from lossnet.scores import L1, TagTally, Tally
 from lossnet.settings import Settings
 from lossnet.spaces import Tags
 from lossnet.spans import find_spans
@@ -33,6 +34,8 @@ from lossnet.tasks.base import Arrays, Task
 
 __all__ = ["TagTask", "tokenise"]
 
+#: lines by which a file is seen to have columns
+_LOOKED_AT = 1000
 #: width of word vectors where none are given
 _WIDTH = 100
 #: addresses, names and topics as tweets have them; words with what joins their parts; runs of one other sign
@@ -104,22 +107,39 @@ class TagTask(Task):
         encoded: Sentences = x.encoded(self.lexicon)
         return encoded
 
-    def read(self, path: str | PathLike[str]) -> Sentences:
+    def stream(self, path: str | PathLike[str], size: int = ROWS) -> Iterator[Sentences]:
         """Sentences of a text, one on each line, or of a column file: words, then our lexicon's columns.
 
-        A file is one of columns if it is called so (``.conll``, ``.iob``, ``.bio``) or looks so.
+        They come in parts of ``size`` sentences, so that a file may be larger than memory.  A file is one of
+        columns if it is called so (``.conll``, ``.iob``, ``.bio``) or if its beginning looks so.
         """
-        if not find_parts(path) and not self._in_columns(read_lines(path, "utf-8")):
-            return Sentences(tuple(tokenise(line) for line in read_lines(path, "utf-8") if line.strip()))
+        if not find_parts(path) and not self._in_columns(list(islice(stream_lines(path), _LOOKED_AT))):
+            texts = (tokenise(line) for line in stream_lines(path) if line.strip())
+            yield from (Sentences(tuple(part)) for part in chunks(texts, size))
+            return
         names = self.lexicon.columns
-        rows = read_columns(path)
-        if len(rows[0][0]) <= len(names):
-            what = f"it has {len(rows[0][0])} columns"
-            raise DataError(f"{what}; words and then {', '.join(names)} are needed", path)
-        first, *rest = (
-            tuple(tuple(row[at] for row in sentence) for sentence in rows) for at in range(1 + len(names))
-        )
-        return Sentences(first, None, dict(zip(names, rest, strict=True)))
+        for rows in chunks(stream_columns(path), size):
+            if len(rows[0][0]) <= len(names):
+                what = f"it has {len(rows[0][0])} columns"
+                raise DataError(f"{what}; words and then {', '.join(names)} are needed", path)
+            first, *rest = (_column(rows, at) for at in range(1 + len(names)))
+            yield Sentences(first, None, dict(zip(names, rest, strict=True)))
+
+    def stream_tagged(self, path: str | PathLike[str], size: int = ROWS) -> Iterator[Sentences]:
+        """Sentences of a column file with the tags in its last column, ready for batches, in parts."""
+        count = len(next(stream_columns(path))[0])
+        names = ["word", *(f"column{place}" for place in range(2, count)), "tag"]
+        wanted = self.lexicon.columns
+        if not set(wanted) <= set(names):
+            names = ["word", *wanted, "tag"]
+        if count != len(names) or count < 2:
+            what = f"it has {count} columns"
+            raise DataError(f"{what}; words, {', '.join([*wanted, 'and tags'])} are needed", path)
+        scheme = detect(_FileTags(path, count)) if self.lexicon.scheme else None
+        for rows in chunks(stream_columns(path, count), size):
+            columns = {name: _column(rows, at) for at, name in enumerate(names)}
+            part = Sentences(columns.pop("word"), columns.pop("tag"), columns)
+            yield part.in_scheme(scheme).encoded(self.lexicon)
 
     def _in_columns(self, lines: Sequence[str]) -> bool:
         """Whether lines are tokens in columns: all are alike, and a text's would not be.
@@ -164,6 +184,10 @@ class TagTask(Task):
     def measure(self, relaxed: Tensor, truth: Tensor, threshold: float) -> dict[str, float]:
         return scores.metrics(self.space(Settings()), relaxed, truth)
 
+    def tally(self, threshold: float) -> Tally:
+        """What `measure` gives, for predictions that come in parts."""
+        return TagTally(self.space(Settings()))
+
     def decoder(self, threshold: float) -> Decoder:
         return self.space(Settings()).decode
 
@@ -201,6 +225,22 @@ def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
             f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens"
         )
     return found
+
+
+def _column(sentences: list[list[Row]], at: int) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(row[at] for row in rows) for rows in sentences)
+
+
+@dataclass(frozen=True)
+class _FileTags:
+    """The tags of a column file's sentences, read anew whenever they are gone through."""
+
+    path: str | PathLike[str]
+    columns: int
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        for rows in stream_columns(self.path, self.columns):
+            yield tuple(row[-1] for row in rows)
 
 
 def tokenise(text: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -36,7 +36,7 @@ from lossnet.data.readers.text import (
     select_names,
 )
 
-__all__ = ["read_arff", "read_label_list"]
+__all__ = ["read_arff", "read_label_list", "stream_arff"]
 
 LabelSpec = str | PathLike[str] | Iterable[str] | int | None
 
@@ -76,13 +76,29 @@ def read_arff(
     # A CLUS file without its class comes here at prediction time, with its repeated names.
     header = parse_header(path, encoding, number_repeats=like is not None)
     if like is None:
-        label_names = _find_labels(header, labels)
+        (data,) = _parts(header, _find_labels(header, labels), drop, None, None)
     else:
-        label_names = [name for name in header.names if name in set(like.label_names)]
+        (data,) = _parts(header, _trained_labels(header, like), drop, like, None)
+    return data
+
+
+def stream_arff(header: Header, like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_arff` reads, ``rows`` at a time."""
+    return _parts(header, _trained_labels(header, like), (), like, rows)
+
+
+def _parts(
+    header: Header, label_names: list[str], drop: Collection[str], like: Like | None, size: int | None
+) -> Iterator[MultiLabelData]:
     layout = Layout(header, label_names, drop, like)
-    rows = parse_rows(header, layout.converters)
-    x, y = layout.matrices(rows)
-    return build(header.path, x, y, layout.feature_names, label_names, header.data_line)
+    for rows in parse_rows(header, layout.converters, size):
+        x, y = layout.matrices(rows)
+        yield build(header.path, x, y, layout.feature_names, label_names, header.data_line)
+
+
+def _trained_labels(header: Header, like: Like) -> list[str]:
+    trained = set(like.label_names)
+    return [name for name in header.names if name in trained]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import number, number_complaint, read_lines
+from lossnet.data.readers.text import chunks, number, number_complaint, read_lines, stream_lines
 
 __all__ = [
     "Attribute",
@@ -21,6 +21,7 @@ __all__ = [
     "missing_or_number",
     "parse_header",
     "parse_rows",
+    "stream_header",
 ]
 
 # Nothing is given back (*+): looking again for another way to match takes cubic time in long runs of blanks.
@@ -48,13 +49,13 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before ``@data``, and the lines after it."""
+    """What stands before ``@data``, and the lines after it, which can be gone through once."""
 
     path: str
     relation: str
     attributes: tuple[Attribute, ...]
     data_line: int
-    lines: list[str] = field(repr=False)
+    lines: Iterator[str] = field(repr=False)
 
     @property
     def names(self) -> list[str]:
@@ -123,8 +124,16 @@ def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repe
 
     A name that is declared again is an error, or with ``number_repeats`` becomes ``name (2)``.
     """
-    path = fspath(path)
-    lines = read_lines(path, encoding)
+    return _parse_header(fspath(path), iter(read_lines(path, encoding)), number_repeats)
+
+
+def stream_header(path: str | PathLike[str]) -> Header:
+    """What `parse_header` reads, repeats numbered, without reading the lines that follow."""
+    return _parse_header(fspath(path), stream_lines(path), number_repeats=True)
+
+
+def _parse_header(path: str, lines: Iterator[str], number_repeats: bool) -> Header:
+    position = 0
     relation = ""
     attributes: dict[str, Attribute] = {}
     counts: dict[str, int] = {}
@@ -152,7 +161,7 @@ def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repe
             what = f"expected @relation, @attribute or @data, found {text[:40]!r}"
             raise DataError(f"{what}; is this an ARFF file?", path, position)
     what = "the header ends without @data; the file is cut short or is no ARFF file"
-    raise DataError(what, path, len(lines))
+    raise DataError(what, path, position)
 
 
 def _unused(name: str, taken: Collection[str], counts: dict[str, int]) -> str:
@@ -211,19 +220,28 @@ def _nominal_values(path: str, line: int, name: str, text: str) -> tuple[str, ..
     return tuple(values)
 
 
-def parse_rows(header: Header, converters: Sequence[Converter]) -> Rows:
-    """All rows as numbers, by one converter per attribute that raises KeyError or ValueError."""
-    numbered = [
-        (line, text)
-        for line, raw in enumerate(header.lines[header.data_line :], start=header.data_line + 1)
-        if (text := raw.strip(_BLANK)) and not text.startswith("%")
-    ]
-    if not numbered:
+def parse_rows(header: Header, converters: Sequence[Converter], size: int | None = None) -> Iterator[Rows]:
+    """Rows as numbers, ``size`` of them at a time or all, by one converter per attribute.
+
+    A converter raises KeyError or ValueError where it cannot read a cell.
+    """
+    parse = None
+    for numbered in chunks(_numbered(header), size):
+        if parse is None:
+            parse = _sparse_rows if numbered[0][1].startswith("{") else _dense_rows
+        yield parse(header, converters, numbered)
+
+
+def _numbered(header: Header) -> Iterator[tuple[int, str]]:
+    """The rows with their lines."""
+    line, rows = header.data_line, 0
+    for line, raw in enumerate(header.lines, start=header.data_line + 1):
+        if (text := raw.strip(_BLANK)) and not text.startswith("%"):
+            yield line, text
+            rows += 1
+    if not rows:
         what = "no rows follow @data; the file is cut short or has no data"
-        raise DataError(what, header.path, len(header.lines))
-    if numbered[0][1].startswith("{"):
-        return _sparse_rows(header, converters, numbered)
-    return _dense_rows(header, converters, numbered)
+        raise DataError(what, header.path, line)
 
 
 def _dense_rows(header: Header, converters: Sequence[Converter], numbered: list[tuple[int, str]]) -> Rows:

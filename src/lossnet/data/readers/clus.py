@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from os import PathLike
 
 import numpy as np
@@ -14,7 +14,7 @@ from lossnet.data.readers.arff import Layout
 from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows
 from lossnet.data.readers.text import Like, build
 
-__all__ = ["read_clus"]
+__all__ = ["read_clus", "stream_clus"]
 
 ROOT = "root"
 
@@ -49,26 +49,36 @@ def read_clus(
     >>> data.label_names, data.y.toarray().tolist()
     (('root', '01', '01/02', '03'), [[1, 1, 1, 0], [1, 1, 0, 1]])
     """
-    header = parse_header(path, encoding, number_repeats=True)
+    (data,) = _parts(parse_header(path, encoding, number_repeats=True), root, drop, like, None)
+    return data
+
+
+def stream_clus(header: Header, like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_clus` reads, ``rows`` at a time."""
+    return _parts(header, True, (), like, rows)
+
+
+def _parts(
+    header: Header, root: bool, drop: Collection[str], like: Like | None, size: int | None
+) -> Iterator[MultiLabelData]:
     attribute = _class_attribute(header)
     layout = Layout(header, (), {*drop, attribute.name}, like, one_hot_always=True)
     paths = _Paths(_nodes(header, attribute), None if like is None else set(like.label_names))
     layout.converters[header.attributes.index(attribute)] = paths
-    rows = parse_rows(header, layout.converters)
-    if rows.dense is None:
-        what = "sparse rows in a hierarchical file; write all values of each row"
-        raise DataError(what, header.path, header.data_line + 1)
-    x, _ = layout.matrices(rows)
-    codes = rows.dense[:, header.attributes.index(attribute)].astype(np.int64)
-    y = sparse.csr_array(paths.indicators()[codes])
-    names = list(paths.nodes)
-    if root:
-        if ROOT in paths.nodes:
-            what = "a label is itself called 'root'; pass root=False"
-            raise DataError(what, header.path, attribute.line)
-        y = sparse.hstack([np.ones((rows.count, 1), dtype=np.uint8), y], format="csr")
-        names.insert(0, ROOT)
-    return build(header.path, x, y, layout.feature_names, names, header.data_line)
+    if root and ROOT in paths.nodes:
+        what = "a label is itself called 'root'; pass root=False"
+        raise DataError(what, header.path, attribute.line)
+    names = [*([ROOT] if root else ()), *paths.nodes]
+    for rows in parse_rows(header, layout.converters, size):
+        if rows.dense is None:
+            what = "sparse rows in a hierarchical file; write all values of each row"
+            raise DataError(what, header.path, header.data_line + 1)
+        x, _ = layout.matrices(rows)
+        codes = rows.dense[:, header.attributes.index(attribute)].astype(np.int64)
+        y = sparse.csr_array(paths.indicators()[codes])
+        if root:
+            y = sparse.hstack([np.ones((rows.count, 1), dtype=np.uint8), y], format="csr")
+        yield build(header.path, x, y, layout.feature_names, names, header.data_line)
 
 
 def is_hierarchical(header: Header) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from os import PathLike
 
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import read_lines
+from lossnet.data.readers.text import read_lines, stream_lines
 
-__all__ = ["Row", "read_columns"]
+__all__ = ["Row", "read_columns", "stream_columns"]
 
 #: the cells of a token's line
 Row = tuple[str, ...]
@@ -35,14 +37,28 @@ def read_columns(
     ...     read_columns(path)
     [[('hi', '!'), ('#fun', '#')], [('you', 'O')]]
     """
-    lines = read_lines(path, encoding)
-    tabs = "\t" in next((line for line in lines if line.strip(" \t") and not _is_comment(line)), "")
-    sentences: list[list[Row]] = []
+    return list(_sentences(path, iter(read_lines(path, encoding)), columns))
+
+
+def stream_columns(path: str | PathLike[str], columns: int | None = None) -> Iterator[list[Row]]:
+    """The sentences that `read_columns` reads, one at a time."""
+    return _sentences(path, stream_lines(path), columns)
+
+
+def _sentences(path: str | PathLike[str], lines: Iterator[str], columns: int | None) -> Iterator[list[Row]]:
+    before: list[str] = []
+    for line in lines:
+        before.append(line)
+        if line.strip(" \t") and not _is_comment(line):
+            break
+    tabs = "\t" in before[-1] and not _is_comment(before[-1])
+    found, number = 0, 0
     sentence: list[Row] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(chain(before, lines), start=1):
         if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if sentence:
-                sentences.append(sentence)
+                yield sentence
+                found += 1
             sentence = []
             continue
         if tabs and not sentence and _is_comment(line):
@@ -58,10 +74,9 @@ def read_columns(
             raise DataError(f"{what}; complete the row, or put a blank line between sentences", path, number)
         sentence.append(row)
     if sentence:
-        sentences.append(sentence)
-    if not sentences:
-        raise DataError("no sentence; a column file has one token per line", path, len(lines))
-    return sentences
+        yield sentence
+    elif not found:
+        raise DataError("no sentence; a column file has one token per line", path, number)
 
 
 def _is_comment(line: str) -> bool:

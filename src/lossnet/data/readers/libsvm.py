@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike, fspath
 
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import Like, build, read_lines
+from lossnet.data.readers.text import Like, build, chunks, read_lines, stream_lines
 from lossnet.data.readers.xc import Collector, check_columns
 
-__all__ = ["read_libsvm"]
+__all__ = ["read_libsvm", "stream_libsvm"]
 
 
 def read_libsvm(
@@ -48,7 +48,9 @@ def read_libsvm(
     numbering = _Numbering(labels)
     # Until the base is known, features are kept as numbered and the bound is checked at the end.
     collector = Collector(path, None if base is None else features, numbering, base or 0)
-    last = _add_rows(path, collector, read_lines(path, encoding))
+    last = 1
+    for last, content in _rows(path, read_lines(path, encoding)):
+        collector.add(last, content)
     if base is None:
         base = 0 if collector.smallest_feature == 0 else 1
         shift = base
@@ -65,6 +67,18 @@ def read_libsvm(
     names = like.feature_names if like else [f"feature_{i + base}" for i in range(width)]
     label_names = [numbering.names[i] for i in order]
     return build(path, x[:, shift:], y[:, order], names, label_names, last)
+
+
+def stream_libsvm(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_libsvm` reads, ``rows`` at a time."""
+    path = fspath(path)
+    base, inputs, numbering = _trained_base(path, like), len(like.feature_names), _Numbering(like.label_names)
+    for chunk in chunks(_rows(path, stream_lines(path)), rows):
+        collector = Collector(path, inputs, numbering, base)
+        for line, content in chunk:
+            collector.add(line, content)
+        x, y = collector.matrices(inputs, len(like.label_names))
+        yield build(path, x, y, like.feature_names, like.label_names, chunk[-1][0])
 
 
 class _Numbering:
@@ -107,19 +121,19 @@ def _trained_base(path: str, like: Like) -> int:
     return int(first[-1])
 
 
-def _add_rows(path: str, collector: Collector, lines: list[str]) -> int:
-    """Read all rows; the line of the last one."""
-    while lines and not lines[-1].strip():
-        lines.pop()
-    rows = 0
+def _rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Each row with its line, without comments."""
+    rows = empty = 0
     for line, text in enumerate(lines, start=1):
+        if not text.strip():
+            empty = empty or line
+            continue
+        if empty:
+            # It might be a row with nothing in it or a slip: guessing would shift all later rows.
+            raise DataError("an empty line; remove it, a row needs a label or a value", path, empty)
         content = text.partition("#")[0]
         if content.strip():
-            collector.add(line, content)
+            yield line, content
             rows += 1
-        elif not text.lstrip().startswith("#"):
-            # It might be a row with nothing in it or a slip: guessing would shift all later rows.
-            raise DataError("an empty line; remove it, a row needs a label or a value", path, line)
     if not rows:
         raise DataError("only comments, no rows", path, 1)
-    return len(lines)

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
@@ -20,14 +20,16 @@ from lossnet.data.readers.text import (
     LABEL_WORDS,
     Like,
     build,
+    chunks,
     is_unwritable_number,
     number,
     number_complaint,
     read_text,
     select_names,
+    stream_lines,
 )
 
-__all__ = ["assemble_like", "read_csv", "read_parquet"]
+__all__ = ["assemble_like", "read_csv", "read_parquet", "stream_csv", "stream_parquet"]
 
 #: what people write for a missing number
 _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
@@ -71,11 +73,36 @@ def read_csv(
     """
     path = fspath(path)
     text = read_text(path, encoding)
-    if delimiter is None:
-        delimiter = "\t" if path.lower().endswith((".tsv", ".tab")) else _delimiter(text)
-    names, rows, lines = _csv_rows(path, text, delimiter)
-    columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return _assemble(path, columns, lines, _Wanted(labels, categories, drop, like))
+    delimiter = delimiter or _delimiter(path, text.split("\n"))
+    lines = io.StringIO(text, newline="")
+    (data,) = _csv_parts(path, lines, delimiter, _Wanted(labels, categories, drop, like), None)
+    return data
+
+
+def stream_csv(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_csv` reads of the columns that a model wants, ``rows`` at a time."""
+    path = fspath(path)
+    delimiter = _delimiter(path, stream_lines(path))
+    lines = (f"{line}\n" for line in stream_lines(path))
+    return _csv_parts(path, lines, delimiter, _Wanted(None, (), (), like), rows)
+
+
+def _delimiter(path: str, lines: Iterable[str]) -> str:
+    """What separates the columns: spreadsheets write semicolons where commas are decimal points."""
+    if path.lower().endswith((".tsv", ".tab")):
+        return "\t"
+    first = next(line for line in lines if line.strip())
+    return max(",;\t", key=first.count)
+
+
+def _csv_parts(
+    path: str, text: Iterable[str], delimiter: str, wanted: _Wanted, size: int | None
+) -> Iterator[MultiLabelData]:
+    records = _csv_records(path, text, delimiter)
+    _, names = next(records)
+    for chunk in chunks(records, size):
+        lines, rows = zip(*chunk, strict=True)
+        yield _assemble(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, wanted)
 
 
 def read_parquet(
@@ -90,27 +117,51 @@ def read_parquet(
 
     Needs the ``[parquet]`` extra.  Errors give the row, from 1, in place of the line.
     """
+    (data,) = _parquet_parts(fspath(path), _Wanted(labels, categories, drop, like), None)
+    return data
+
+
+def stream_parquet(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_parquet` reads, ``rows`` at a time."""
+    return _parquet_parts(fspath(path), _Wanted(None, (), (), like), rows)
+
+
+def _parquet_parts(path: str, wanted: _Wanted, size: int | None) -> Iterator[MultiLabelData]:
+    row = 0
+    for table in _arrow_tables(path, size):
+        names = table.column_names
+        _check_columns(path, names, 1)
+        columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
+        yield _assemble(path, columns, range(row + 1, row + table.num_rows + 1), wanted)
+        row += table.num_rows
+    if not row:
+        raise DataError("the table has no rows", path, 1)
+
+
+def _arrow_tables(path: str, size: int | None) -> Iterator[Any]:
+    """The tables that a file is made of, of ``size`` rows, without empty ones."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         what = "reading Parquet needs pyarrow; install lossnet[parquet]"
         raise ImportError(what) from error
-    path = fspath(path)
     try:
-        table = parquet.ParquetFile(path).read()
-        table.validate(full=True)  # a damaged file may have indices and strings that are none
+        with parquet.ParquetFile(path) as file:
+            if size is None:
+                tables: Iterable[Any] = [file.read()]
+            else:
+                batches = file.iter_batches(size)
+                tables = (pyarrow.Table.from_batches([batch]) for batch in batches)
+            for table in tables:
+                table.validate(full=True)  # a damaged file may have indices and strings that are none
+                if table.num_rows:
+                    yield table
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"not a readable Parquet file ({reason})", path) from None
-    names = table.column_names
-    _check_columns(path, names, 1)
-    if not table.num_rows:
-        raise DataError("the table has no rows", path, 1)
-    columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
-    return _assemble(path, columns, range(1, table.num_rows + 1), _Wanted(labels, categories, drop, like))
 
 
 class _Wanted:
@@ -129,42 +180,36 @@ class _Wanted:
         self.like = like
 
 
-def _delimiter(text: str) -> str:
-    """What separates the columns: spreadsheets write semicolons where commas are decimal points."""
-    first = next(line for line in text.split("\n") if line.strip())
-    return max(",;\t", key=first.count)
-
-
-def _csv_rows(path: str, text: str, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
+def _csv_records(path: str, text: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The names of the columns, then the cells of each row, with the lines where they begin."""
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
     names: list[str] | None = None
-    line = 1
+    line, rows = 1, 0
     try:
         for cells in reader:
             start, line = line, reader.line_num + 1
             if not cells:  # the csv module gives blank lines as rows without cells
                 continue
+            cells = [cell.strip() for cell in cells]
             if names is None:
-                names = [name.strip() for name in cells]
+                names = cells
                 if len(names) > 1 and not names[0]:
                     names[0] = "Unnamed: 0"  # an index, as pandas writes it, and calls it when it reads it
                 _check_columns(path, names, start)
-                continue
-            if len(cells) != len(names):
+            elif len(cells) != len(names):
                 what = f"{len(cells)} cells for {len(names)} columns"
                 raise DataError(f"{what}; the row is cut short or too long", path, start)
-            cells = [cell.strip() for cell in cells]
-            if delimiter == ";":
-                cells = [cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
-            rows.append(cells)
-            lines.append(start)
+            else:
+                rows += 1
+                if delimiter == ";":
+                    cells = [
+                        cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells
+                    ]
+            yield start, cells
     except csv.Error as error:
         raise DataError(f"not readable as CSV ({error}); close its quotes", path, line) from None
-    if names is None or not rows:
+    if not rows:
         raise DataError("no rows follow the column names", path, max(line - 1, 1))
-    return names, rows, lines
 
 
 def _check_columns(path: str, names: list[str], line: int) -> None:
@@ -216,10 +261,11 @@ def _assemble(
     for name in names:
         if name in apart:
             continue
-        like, column = wanted.like, _Column(path, name, columns[name], lines)
+        like = wanted.like
         seen = None if like is None else like.values(name)
         if like is not None and seen is None and name not in like.features:
             continue  # training did not use it
+        column = _Column(path, name, columns[name], lines)
         if seen is not None or name in wanted.categories or column.is_text():
             if like is not None and seen is None:
                 raise DataError(f"{name!r} is text; it had numbers in training", path, lines[0])

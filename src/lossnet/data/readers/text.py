@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
 
-__all__ = ["Like", "build", "number", "read_bytes", "read_lines", "read_text", "select_names"]
+__all__ = [
+    "Like",
+    "build",
+    "chunks",
+    "number",
+    "read_bytes",
+    "read_lines",
+    "read_text",
+    "select_names",
+    "stream_lines",
+]
 
 #: Spellings of a binary value; other two-valued nominals are ordinary categories.
 BINARY_WORDS = {
@@ -24,6 +36,8 @@ BINARY_WORDS = {
 BINARY_PAIRS = ({"0", "1"}, {"no", "yes"}, {"false", "true"}, {"n", "y"})
 #: What a label column of numbers may hold.
 LABEL_WORDS = BINARY_WORDS | {"0.0": 0.0, "1.0": 1.0}
+
+Item = TypeVar("Item")
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -58,9 +72,14 @@ class Like:
 
 def read_bytes(path: str | PathLike[str]) -> bytes:
     """A file's bytes; whatever prevents reading it is a `DataError`."""
+    with _reading(path), open(path, "rb") as file:
+        return file.read()
+
+
+@contextmanager
+def _reading(path: str | PathLike[str]) -> Iterator[None]:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        yield
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
     except OSError as error:
@@ -93,6 +112,38 @@ def read_lines(path: str | PathLike[str], encoding: str) -> list[str]:
     """A file's lines; only line feeds end one, so that line numbers are what editors show."""
     lines = read_text(path, encoding).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def stream_lines(path: str | PathLike[str]) -> Iterator[str]:
+    """The lines that `read_lines` has for a UTF-8 file, one at a time: a file may be larger than memory."""
+    blank, position = True, 0
+    with _reading(path), open(path, "rb") as file:
+        for raw in file:
+            position += 1
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                raise DataError("not utf-8 text; save it as UTF-8", path, position) from None
+            if position == 1:
+                text = text.removeprefix("\ufeff")
+            if "\0" in text:
+                raise DataError("a NUL character: not plain text; save it as UTF-8", path, position)
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+            blank = blank and not text.strip()
+            yield from text.removesuffix("\n").split("\n")
+    if blank:
+        raise DataError("the file is empty", path, 1)
+
+
+def chunks(items: Iterable[Item], size: int | None) -> Iterator[list[Item]]:
+    """The items in lists of ``size``, the last one shorter; all in one list if that is None.
+
+    >>> list(chunks("abc", 2)), list(chunks("abc", None))
+    ([['a', 'b'], ['c']], [['a', 'b', 'c']])
+    """
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
 
 
 def number(token: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from os import PathLike, fspath
 from typing import Any
 
@@ -11,9 +11,17 @@ from scipy import sparse
 
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import Like, build, number, number_complaint, read_lines
+from lossnet.data.readers.text import (
+    Like,
+    build,
+    chunks,
+    number,
+    number_complaint,
+    read_lines,
+    stream_lines,
+)
 
-__all__ = ["Collector", "check_columns", "read_xc"]
+__all__ = ["Collector", "check_columns", "read_xc", "stream_xc"]
 
 MOST_COLUMNS = 1 << 23
 
@@ -35,27 +43,45 @@ def read_xc(
     ([[0.5, 0.0, 1.0], [0.0, 2.0, 0.0]], [[1, 1], [0, 0]])
     """
     path = fspath(path)
-    lines = read_lines(path, encoding)
-    rows, inputs, labels = _header(path, lines[0])
+    (data,) = _parts(path, iter(read_lines(path, encoding)), like, None)
+    return data
+
+
+def stream_xc(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
+    """What `read_xc` reads, ``rows`` at a time."""
+    return _parts(fspath(path), stream_lines(path), like, rows)
+
+
+def _parts(path: str, lines: Iterator[str], like: Like | None, size: int | None) -> Iterator[MultiLabelData]:
+    rows, inputs, labels = _header(path, next(lines))
     if like is not None and inputs != len(like.feature_names):
         what = f"{inputs} inputs, but the model was trained on {len(like.feature_names)}"
         raise DataError(f"{what}; use a file with the same inputs", path, 1)
-    body = lines[1:]
-    while len(body) > rows and not body[-1].strip():
-        body.pop()
-    if len(body) != rows:
-        line = min(len(body), rows) + 1 + (len(body) > rows)
-        what = f"the header says {rows} rows but there are {len(body)}"
-        raise DataError(f"{what}; the file is cut short or the header is wrong", path, line)
-    collector = Collector(path, inputs, lambda token: _label(token, labels))
-    for line, text in enumerate(body, start=2):
-        collector.add(line, text)
     if like is None:
         feature_names = [f"feature_{i}" for i in range(inputs)]
     else:
         feature_names = list(like.feature_names)
-    x, y = collector.matrices(inputs, labels)
-    return build(path, x, y, feature_names, [f"label_{i}" for i in range(labels)], 1)
+    label_names = [f"label_{i}" for i in range(labels)]
+    for chunk in chunks(_rows(path, lines, rows), size):
+        collector = Collector(path, inputs, lambda token: _label(token, labels))
+        for line, text in chunk:
+            collector.add(line, text)
+        x, y = collector.matrices(inputs, labels)
+        yield build(path, x, y, feature_names, label_names, 1)
+
+
+def _rows(path: str, lines: Iterator[str], rows: int) -> Iterator[tuple[int, str]]:
+    """As many rows as the header says, each with its line; nothing but blank lines may follow."""
+    last = 0
+    for row, text in enumerate(lines, start=1):
+        if row <= rows:
+            yield row + 1, text
+        if row <= rows or text.strip():
+            last = row
+    if last != rows:
+        line = min(last, rows) + 1 + (last > rows)
+        what = f"the header says {rows} rows but there are {last}"
+        raise DataError(f"{what}; the file is cut short or the header is wrong", path, line)
 
 
 def is_header(line: str) -> bool:

@@ -1,0 +1,14 @@
+"""Searches for settings on validation data, by one worker or many.
+
+===============  ==================================================================
+`Search`         what is searched: a run to start from, a space, a number of trials
+`search`         takes trials until all are done, and writes what came out
+`Found`          what came out
+`default_space`  the settings of a method that are searched unless told otherwise
+===============  ==================================================================
+"""
+
+from lossnet.tune.space import Choice, Dimension, Range, default_space, parse
+from lossnet.tune.study import Found, Search, search
+
+__all__ = ["Choice", "Dimension", "Found", "Range", "Search", "default_space", "parse", "search"]

@@ -1,0 +1,182 @@
+"""Which settings a search varies, and between what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from lossnet.settings import Settings
+from lossnet.tasks import Task
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["Choice", "Dimension", "Range", "default_space", "parse"]
+
+#: methods with a task net or a noise net, which have dropout of their own
+_NETS = {"cross-entropy", "nce-energy", "infnet", "infnet-plus", "seal-static", "seal", "implicit"}
+#: methods in which the energy is a part of the task net's loss
+_TAUGHT = {"infnet", "infnet-plus", "seal-static", "seal", "implicit"}
+#: losses whose candidates are drawn
+_SAMPLED = {"nce", "ranking", "cd", "regression-s"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included, evenly or by their logarithm; ``whole`` ones if asked.
+
+    >>> Range(1e-4, 1e-2, log=True).including(0.05)
+    Range(low=0.0001, high=0.05, log=True, whole=False)
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"a range goes from a lower to a higher number, not {self.low} to {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"a range by logarithms starts above 0, not at {self.low}")
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, (int, float)) and self.low <= value <= self.high
+
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
+        """The value of this setting in a trial."""
+        if self.whole:
+            return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
+
+    def including(self, value: float) -> Range:
+        """The same range, made wide enough for a value; as it is where the logarithm has no such value."""
+        if self.log and value <= 0:
+            return self
+        return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values.
+
+    >>> 20 in Choice((5, 20))
+    True
+    """
+
+    values: tuple[Any, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
+        """The value of this setting in a trial."""
+        return trial.suggest_categorical(name, self.values)
+
+
+#: what one setting is searched in
+Dimension = Range | Choice
+
+
+def default_space(method: str, loss: str, settings: Settings, task: Task) -> dict[str, Dimension]:
+    """The settings that matter most to a method and that it uses, with ranges around what is usual.
+
+    Ranges are widened where the settings that the search starts from lie outside of them.
+
+    >>> from lossnet.tasks import LabelTask
+    >>> task = LabelTask.of_size(inputs=4, labels=3)
+    >>> list(default_space("cross-entropy", "none", Settings(), task))
+    ['task_lr', 'weight_decay', 'task_dropout']
+    >>> default_space("cross-entropy", "soft-f1", Settings(), task)["score_weight"]
+    Range(low=0.09, high=9.0, log=True, whole=False)
+    """
+    space: dict[str, Range] = {}
+    masks = task.kind == "masks"
+    if method not in ("dvn", "crf"):
+        space["task_lr"] = Range(1e-4, 1e-2, log=True)
+    if method != "cross-entropy":
+        space["energy_lr"] = Range(1e-5, 1e-2, log=True)
+    space["weight_decay"] = Range(1e-6, 1e-1, log=True)
+    if method in _NETS and not (masks and settings.image_net == "fcn"):
+        space["task_dropout"] = Range(0.0, 0.6)
+    if method != "cross-entropy":
+        space["energy_dropout"] = Range(0.0, 0.6)
+    if method in _TAUGHT:
+        # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
+        space["energy_weight"] = Range(0.1, 1e3, log=True) if masks else Range(1e-3, 10.0, log=True)
+    if settings.score_weight:
+        space["score_weight"] = Range(settings.score_weight / 10, settings.score_weight * 10, log=True)
+    elif loss == "soft-f1":
+        space["score_weight"] = Range(round(0.03 * task.units, 6), round(3.0 * task.units, 6), log=True)
+    if method in ("infnet", "infnet-plus", "seal", "implicit"):
+        space["energy_steps"] = Range(max(1, settings.implicit_every), 12, log=True, whole=True)
+    if method in ("infnet", "infnet-plus", "seal", "seal-static", "implicit"):
+        space["task_steps"] = Range(1, 8, log=True, whole=True)
+    if loss in _SAMPLED:
+        space["samples"] = Range(5, 80, log=True, whole=True)
+    if loss == "regression-s":
+        space["perturb_std"] = Range(0.1, 3.0, log=True)
+    if method == "implicit":
+        space["implicit_weight"] = Range(1.0, 1e4, log=True)
+        space["implicit_cap"] = Range(0.5, 20.0, log=True)
+    if method == "infnet-plus":
+        space["perceptron_weight"] = Range(0.1, 10.0, log=True)
+    if method in ("spen", "dvn", "nce-energy") or (method == "seal-static" and loss != "nce"):
+        space["inference_lr"] = Range(5e-3, 5.0, log=True)
+        space["inference_steps"] = Range(5, 50, log=True, whole=True)
+    if task.kind == "tags" and settings.tag_models == "words" and method != "cross-entropy":
+        space["word_model_weight"] = Range(0.1, 10.0, log=True)
+    return {name: around.including(getattr(settings, name)) for name, around in space.items()}
+
+
+def parse(text: str) -> tuple[str, Dimension]:
+    """A setting and where to search it, from ``name=low:high``, ``name=low:high:log`` or ``name=a,b,c``.
+
+    >>> parse("task_lr=1e-4:1e-2:log")
+    ('task_lr', Range(low=0.0001, high=0.01, log=True, whole=False))
+    >>> parse("samples=5,20"), parse("image-net=unet")
+    (('samples', Choice(values=(5, 20))), ('image_net', Choice(values=('unet',))))
+    >>> parse("samples=many")
+    Traceback (most recent call last):
+    ValueError: --search samples=many: samples cannot be 'many'
+    """
+    name, equals, values = text.partition("=")
+    name = name.strip().replace("-", "_")
+    try:
+        if not equals or not values:
+            raise ValueError("write name=low:high, name=low:high:log or name=a,b,c")
+        if name == "features":
+            raise ValueError("features decides what is read; give it as a flag, one search for each")
+        if ":" in values:
+            return name, _range(name, values.split(":"))
+        choices = tuple(_value(name, value.strip()) for value in values.split(","))
+        if len(set(choices)) != len(choices):
+            raise ValueError("a value is there twice")
+        return name, Choice(choices)
+    except ValueError as error:
+        raise ValueError(f"--search {text}: {error}") from None
+
+
+def _range(name: str, parts: list[str]) -> Range:
+    if len(parts) > 3 or parts[2:] not in ([], ["log"]):
+        raise ValueError("a range is low:high or low:high:log")
+    low, high = (_value(name, part.strip()) for part in parts[:2])
+    if isinstance(low, bool) or not isinstance(low, (int, float)):
+        raise ValueError(f"{name} is no number; list its values, as in {name}=a,b")
+    return Range(low, high, log=len(parts) == 3, whole=isinstance(low, int))
+
+
+def _value(name: str, text: str) -> Any:
+    """A setting's value as its type has it; a ValueError if the setting has no such value."""
+    value: Any = text
+    kind = get_type_hints(Settings).get(name)
+    if kind is bool and text in ("true", "false"):
+        value = text == "true"
+    elif kind is int:
+        with suppress(ValueError):  # said below, by name
+            value = int(text)
+    checked: Mapping[str, Any] = {name: value}
+    return getattr(Settings.of(checked), name)

@@ -1,0 +1,134 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import lossnet
+from lossnet import Settings
+from lossnet.build import build
+from lossnet.cli import main
+from lossnet.data import Lexicon, MultiLabelData, Preprocessor, Sentences
+from lossnet.export import OUTPUT, export
+from lossnet.model import Model
+from lossnet.tasks import LabelTask, MaskTask, TagTask
+
+onnx = pytest.importorskip("onnx", reason="needs lossnet[export]")
+runtime = pytest.importorskip("onnxruntime", reason="needs lossnet[export]")
+
+TINY = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, image_width=8)
+SENTENCES = Sentences(
+    (("Ann", "bet", "Ann", "a", "pie"), ("a", "pie", "bet")), (("N", "V", "N", "O", "N"), ("O", "N", "V"))
+)
+
+
+def model_of(task, method="cross-entropy", loss="none", settings=TINY, threshold=0.3):
+    torch.manual_seed(0)
+    return Model(build(method, loss, settings, task).eval(), (method, loss), settings, task, threshold)
+
+
+def label_task(standardise=True):
+    x = np.random.default_rng(0).normal(3, 2, (20, 5))
+    x[3, 2] = np.nan
+    data = MultiLabelData.from_arrays(x, np.ones((20, 3)))
+    return LabelTask(data.feature_names, data.label_names, Preprocessor.fit(data, standardise))
+
+
+def tag_task(features=("case", "characters")):
+    return TagTask(Lexicon.fit(SENTENCES, ("N", "O", "V"), features))
+
+
+def session(path):
+    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_labels(tmp_path, standardise):
+    model = model_of(label_task(standardise))
+    assert export(model, tmp_path / "model.onnx") < 1e-5
+    opened = session(tmp_path / "model.onnx")
+    x = np.random.default_rng(1).normal(3, 2, (11, 5)).astype(np.float32)
+    x[2, 4] = np.nan
+    (found,) = opened.run([OUTPUT], {"features": x})
+    assert np.allclose(found, model.predict_proba(x), atol=1e-6)
+    assert not np.isnan(found).any()
+    about = opened.get_modelmeta().custom_metadata_map
+    assert json.loads(about["labels"]) == list(model.label_names)
+    assert json.loads(about["features"]) == list(model.feature_names)
+    assert float(about["threshold"]) == 0.3
+    assert (about["lossnet_version"], about["kind"], about["input"]) == (
+        lossnet.__version__,
+        "labels",
+        "features",
+    )
+
+
+@pytest.mark.parametrize("features", [(), ("case", "characters")])
+def test_tags_of_sentences_of_any_length(tmp_path, features):
+    model = model_of(tag_task(features), method="infnet-plus", loss="margin")
+    assert export(model, tmp_path / "model.onnx") < 1e-5
+    opened = session(tmp_path / "model.onnx")
+    lexicon = Lexicon.from_state(json.loads(opened.get_modelmeta().custom_metadata_map["lexicon"]))
+    for sentences in (SENTENCES, Sentences((("pie",),)), Sentences((("Zoe", "bet", "a", "pie", "!") * 9,))):
+        x = sentences.encoded(lexicon).batch(np.arange(len(sentences))).x
+        (found,) = opened.run([OUTPUT], {"tokens": x.numpy()})
+        assert np.allclose(found, model.predict_proba(sentences), atol=1e-6)
+    assert lexicon.state() == model.task.lexicon.state()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"image_net": "fcn"}, [(12, 8), (20, 28)]),
+        ({"image_net": "unet"}, [(12, 8), (13, 21)]),
+        ({"crop": 8, "flips": True}, [(12, 8)]),
+        ({"flips": True}, [(12, 8)]),
+    ],
+    ids=["fcn", "unet", "crops", "flips"],
+)
+def test_masks_of_images(tmp_path, settings, sizes):
+    chosen = Settings(image_width=8, **settings)
+    model = model_of(MaskTask(3, (12, 8), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), settings=chosen)
+    assert export(model, tmp_path / "model.onnx") < 1e-5
+    opened = session(tmp_path / "model.onnx")
+    for size in sizes:
+        images = np.random.default_rng(1).random((3, *size, 3), dtype=np.float32)
+        (found,) = opened.run([OUTPUT], {"images": images})
+        assert np.allclose(found, model.predict_proba(images), atol=1e-6)
+    about = opened.get_modelmeta().custom_metadata_map
+    assert ("size_multiple" in about) == (len(sizes) > 1)
+
+
+def test_images_of_a_size_that_strides_do_not_divide_keep_that_size(tmp_path):
+    model = model_of(MaskTask(1, (10, 7)), settings=Settings(image_width=8))
+    assert export(model, tmp_path / "model.onnx") < 1e-5
+    assert json.loads(session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["size"]) == [10, 7]
+
+
+def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
+    model = model_of(label_task())
+    monkeypatch.setattr(Model, "predict_proba", lambda self, x: np.full((len(x), 3), 0.5, np.float32))
+    with pytest.raises(ValueError, match=r"differ from PyTorch's by up to 0\.\d+.*is not written"):
+        export(model, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "task"),
+    [("spen", "margin", label_task()), ("crf", "likelihood", tag_task())],
+)
+def test_methods_that_search_for_their_prediction_are_refused(tmp_path, method, loss, task):
+    with pytest.raises(ValueError, match=f"{method} predicts by a search.*train a task net"):
+        export(model_of(task, method, loss), tmp_path / "model.onnx")
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    model_of(label_task()).save(tmp_path / "run" / "model")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out" / "m.onnx")]) == 0
+    printed = capsys.readouterr().out
+    assert "largest difference from PyTorch" in printed
+    onnx.checker.check_model(str(tmp_path / "out" / "m.onnx"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out" / "m.onnx")]) == 2
+    assert "pip install 'lossnet[export]'" in capsys.readouterr().err

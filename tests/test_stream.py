@@ -1,0 +1,328 @@
+"""Files in parts give what they give as a whole."""
+
+import csv
+import tracemalloc
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from lossnet import Settings, stream
+from lossnet.build import build
+from lossnet.cli import main
+from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, encode_parts, read_sentences
+from lossnet.data.readers import read, read_inputs, stream_inputs
+from lossnet.data.readers.columns import read_columns, stream_columns
+from lossnet.data.readers.text import read_lines, stream_lines
+from lossnet.model import Model
+from lossnet.scores import LabelTally, TagTally, label_metrics, metrics
+from lossnet.spaces import Tags
+from lossnet.tasks import LabelTask, TagTask
+
+ARFF = """@relation 'x: -C 2'
+@attribute p {0,1}
+@attribute q {0,1}
+@attribute size numeric
+@attribute kind {a,b,c}
+@data
+"""
+CLUS = """@relation genes
+@attribute level numeric
+@attribute kind {a,b}
+@attribute class hierarchical 01,01/02,03
+@data
+"""
+
+
+def numbers(count):
+    random = np.random.default_rng(0)
+    return random.normal(size=(count, 2)).round(3), random.integers(0, 2, (count, 2))
+
+
+def text_of(kind, count=10):
+    x, y = numbers(count)
+    rows = list(zip(x.tolist(), y.tolist(), strict=True))
+    if kind in ("csv", "tsv"):
+        mark = "," if kind == "csv" else "\t"
+        cells = [[f"{a}", "bac"[i % 3], f"{b}" * (i != 4), p, q] for i, ((a, b), (p, q)) in enumerate(rows)]
+        lines = [["size", "kind", "width", "is_p", "is_q"], *cells, []]
+        return "\n".join(mark.join(map(str, line)) for line in lines)
+    if kind == "arff":
+        return (
+            ARFF
+            + "% so\n"
+            + "\n".join(f"{p},{q},{a},{'abc?'[i % 4]}" for i, ((a, _), (p, q)) in enumerate(rows))
+        )
+    if kind == "sparse.arff":
+        return ARFF + "\n".join(f"{{0 {p}, 2 {a}}}" for (a, _), (p, _) in rows)
+    if kind == "clus.arff":
+        return CLUS + "\n".join(
+            f"{a},{'ab?'[i % 3]},{('01/02', '03@01', '03')[i % 3]}" for i, ((a, _), _) in enumerate(rows)
+        )
+    sparse_rows = [f"{','.join(str(i) for i in (0, 1) if y[i]) or '0'} 1:{x[0]} 3:{x[1]}" for x, y in rows]
+    if kind == "xc.txt":
+        return f"{count} 4 2\n" + "\n".join(sparse_rows) + "\n\n"
+    return "# about\n" + "\n".join(f"{row} # so" for row in sparse_rows) + "\n\n"
+
+
+KINDS = ["csv", "tsv", "arff", "sparse.arff", "clus.arff", "xc.txt", "svm", "parquet", "npz"]
+
+
+@pytest.fixture(params=KINDS)
+def file(request, tmp_path):
+    """A file of each format, as training saw it."""
+    path = tmp_path / f"data.{request.param}"
+    if request.param == "parquet":
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        x, y = numbers(10)
+        table = {"size": x[:, 0], "kind": list("abcabcabca"), "is_p": y[:, 0], "is_q": y[:, 1]}
+        pandas.DataFrame(table).to_parquet(path, row_group_size=4)
+    elif request.param == "npz":
+        x, y = numbers(10)
+        np.savez(path, x=x, y=y)
+    else:
+        path.write_text(text_of(request.param))
+    return path
+
+
+def dense(matrix):
+    return matrix.toarray() if sparse.issparse(matrix) else matrix
+
+
+@pytest.mark.parametrize("rows", [3, 100])
+def test_parts_of_a_file_are_the_file(file, rows):
+    labels = "is_*" if file.suffix in (".csv", ".tsv", ".parquet") else None
+    trained = read(file, labels=labels)
+    names = (
+        (trained.feature_names[::-1], trained.label_names)
+        if file.suffix != ".svm"
+        else (
+            trained.feature_names,
+            trained.label_names,
+        )
+    )
+    whole = read_inputs(file, *names)
+    parts = list(stream_inputs(file, *names, rows=rows))
+    if file.suffix != ".npz":
+        assert [len(part) for part in parts] == ([3, 3, 3, 1] if rows == 3 else [10])
+    assert all((part.feature_names, part.label_names) == names for part in parts)
+    for of in ("x", "y"):
+        joined = np.concatenate([dense(getattr(part, of)) for part in parts])
+        np.testing.assert_array_equal(joined, dense(getattr(whole, of)))
+    assert whole.y.sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "wrong", "complaint"),
+    [
+        ("csv", 9, "1,a,x,0,0", "width"),
+        ("csv", 9, "1,a", "2 cells for 5"),
+        ("arff", 14, "0,1,x,a", "'x' in 'size' is not a number"),
+        ("arff", 14, "{2 0.5}", "sparse row among dense"),
+        ("svm", 9, "0 9:1", "only 3"),
+        ("svm", 9, "", "an empty line"),
+        ("xc.txt", 9, "7 1:1", "label 7"),
+    ],
+)
+def test_what_is_wrong_far_into_a_file_has_its_line(tmp_path, kind, line, wrong, complaint):
+    path = tmp_path / f"data.{kind}"
+    path.write_text(text_of(kind))
+    trained = read(path, labels="is_*" if kind == "csv" else None)
+    lines = path.read_text().split("\n")
+    lines[line - 1] = wrong
+    path.write_text("\n".join(lines))
+    parts = stream_inputs(path, trained.feature_names, trained.label_names, rows=2)
+    assert [len(part) for part in islice(parts, 2)] == [2, 2]
+    with pytest.raises(DataError, match=complaint) as caught:
+        list(parts)
+    assert f":{line}:" in str(caught.value) or complaint == "width"
+
+
+@pytest.mark.parametrize(("rows", "found"), [(9, 10), (12, 11)])
+def test_a_header_that_counts_wrong_is_told_of_at_the_end(tmp_path, rows, found):
+    path = tmp_path / "data.txt"
+    path.write_text(text_of("xc.txt").replace("10 4 2", f"{rows} 4 2"))
+    parts = stream_inputs(path, [f"feature_{i}" for i in range(4)], ["label_0", "label_1"], rows=4)
+    assert len(next(parts)) == 4
+    with pytest.raises(DataError, match=f"says {rows} rows but there are {found}"):
+        list(parts)
+
+
+@given(st.text(st.sampled_from("ab \t,é\r\n\u2028"), max_size=30), st.booleans())
+def test_lines_are_the_same_one_at_a_time(tmp_path_factory, text, bom):
+    path = tmp_path_factory.mktemp("lines") / "file.txt"
+    path.write_bytes(b"\xef\xbb\xbf" * bom + text.encode())
+
+    def attempt(reader):
+        try:
+            return list(reader())
+        except DataError as error:
+            return str(error)
+
+    assert attempt(lambda: stream_lines(path)) == attempt(lambda: read_lines(path, "utf-8"))
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"a\n\xff\n", b"a\n\n\0b"])
+def test_files_that_are_no_text_are_refused(tmp_path, content):
+    path = tmp_path / "file.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as whole:
+        read_lines(path, "utf-8")
+    with pytest.raises(DataError) as streamed:
+        list(stream_lines(path))
+    assert str(streamed.value)[:60] == str(whole.value)[:60]
+    with pytest.raises(DataError, match="no such file"):
+        next(stream_inputs(tmp_path / "absent.csv", ["a"], ["b"]))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    path = tmp_path / "long.svm"
+    path.write_text("0 1:0.5 7:1 20:3\n1 2:1\n" * 6000)
+    names = [f"feature_{i}" for i in range(1, 21)], ["0", "1"]
+
+    def peak(work):
+        tracemalloc.start()
+        work()
+        try:
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    parts = peak(lambda: [len(part) for part in stream_inputs(path, *names, rows=500)])
+    assert parts < peak(lambda: read_inputs(path, *names)) / 5
+
+
+# ---------------------------------------------------------------- metrics of parts
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_label_metrics_of_parts_are_those_of_the_whole(size):
+    random = torch.Generator().manual_seed(0)
+    predicted, truth = (torch.rand(40, 5, generator=random).round() for _ in range(2))
+    truth[3] = 0
+    tally = LabelTally()
+    for rows in torch.arange(40).split(size):
+        tally.add(predicted[rows], truth[rows])
+    assert tally.metrics() == pytest.approx(label_metrics(predicted, truth), rel=1e-6)
+    with pytest.raises(ValueError, match="no instance has a true label"):
+        LabelTally().metrics()
+
+
+@pytest.mark.parametrize("names", [(), ("O", "B-X", "I-X"), ("O", "B-X", "E-X")])
+def test_tag_metrics_of_parts_are_those_of_the_whole(names):
+    random = torch.Generator().manual_seed(0)
+    truth = torch.eye(3)[torch.randint(3, (20, 6), generator=random)]
+    truth[:, 4:][::2] = 0
+    relaxed = torch.rand(20, 6, 3, generator=random) * (truth.sum(-1, keepdim=True) > 0)
+    tally = TagTally(Tags(3, names))
+    for rows in torch.arange(20).split(7):
+        tally.add(relaxed[rows], truth[rows])
+    assert tally.metrics() == pytest.approx(metrics(Tags(3, names), relaxed, truth), rel=1e-6)
+    with pytest.raises(ValueError, match="no token has a tag"):
+        TagTally(Tags(3)).metrics()
+
+
+# ---------------------------------------------------------------- models over files
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """A model that was trained on nothing, and a file for it."""
+    path = tmp_path / "data.csv"
+    path.write_text(text_of("csv", 40))
+    data = read(path, labels="is_*")
+    task = LabelTask(data.feature_names, data.label_names, Preprocessor.fit(data, standardise=True))
+    torch.manual_seed(0)
+    settings = Settings(task_hidden=4)
+    model = Model(
+        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.4
+    )
+    return model, path
+
+
+def test_labels_of_a_file_in_parts(labels, tmp_path, monkeypatch, capsys):
+    model, path = labels
+    data = read_inputs(path, model.feature_names, model.label_names)
+    whole = model.predict_proba(data.x)
+    truth = torch.from_numpy(dense(data.y)).float()
+    wanted = model.task.measure(torch.from_numpy(whole), truth, model.threshold)
+    monkeypatch.setattr(stream, "stream_inputs", partial(stream_inputs, rows=7))
+    parts = list(stream.predict_labels(model, path))
+    assert [len(part) for part, _ in parts] == [7, 7, 7, 7, 7, 5]
+    np.testing.assert_allclose(torch.cat([part for part, _ in parts]).numpy(), whole, rtol=1e-6)
+    assert torch.equal(torch.cat([part for _, part in parts]), truth)
+    assert stream.evaluate(model, path) == pytest.approx(wanted, rel=1e-6)
+    model.save(tmp_path / "run")
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(tmp_path / "run"), str(path), "-o", str(out)]) == 0
+    with out.open() as file:
+        _, *rows = csv.reader(file)
+    assert [int(row[0]) for row in rows] == list(range(40))
+    np.testing.assert_allclose(np.array([row[2:] for row in rows], dtype=float), whole, rtol=1e-5)
+    with path.open("a") as file:
+        file.write("1,x\n")
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(path), "-o", str(out)]) == 2
+    assert ":42: 2 cells for 5" in capsys.readouterr().err
+    assert len(out.read_text().splitlines()) == 36, "what was predicted before the bad row is kept"
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "none"])
+def test_tags_of_a_file_in_parts(tmp_path, scheme):
+    spans = ["I-PER I-PER O I-LOC", "O I-PER B-PER O", "O I-LOC I-LOC O"]
+    tags = [row if scheme == "IOB1" else row.replace("-", "") for row in spans] * 5
+    sentences = ["Ann Lee saw Rome", "so Bo Cy ran", "in New York ."] * 5
+    pairs = [list(zip(a.split(), b.split(), strict=True)) for a, b in zip(sentences, tags, strict=True)]
+    path = tmp_path / "data.conll"
+    path.write_text(
+        "\n\n".join("\n".join(f"{word} {len(word)} {tag}" for word, tag in rows) for rows in pairs)
+    )
+    read_whole, _ = read_sentences([path])
+    (data,) = encode_parts([read_whole], features=("case", "column2"))
+    task = TagTask(data.lexicon)
+    torch.manual_seed(0)
+    settings = Settings(task_hidden=4)
+    model = Model(
+        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
+    )
+    wanted = task.measure(*model.probabilities(data), 0.5)
+    task_parts = partial(TagTask.stream_tagged, task, size=4)
+    assert [len(part) for part in task_parts(path)] == [4, 4, 4, 3]
+    tally = task.tally(0.5)
+    for part in task_parts(path):
+        tally.add(*model.probabilities(part))
+    assert tally.metrics() == pytest.approx(wanted, rel=1e-6)
+    assert stream.evaluate(model, path) == pytest.approx(wanted, rel=1e-6)
+    assert [len(part) for part in task.stream(path, size=4)] == [4, 4, 4, 3]
+    assert list(stream.predict_tags(model, path)) == model.tag(data)
+    model.save(tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), str(path)]) == 0
+    path.write_text("Ann N\nsaw V\n")
+    with pytest.raises(DataError, match="it has 2 columns; words, column2, and tags are needed"):
+        stream.evaluate(model, path)
+
+
+def test_columns_one_sentence_at_a_time(tmp_path):
+    path = tmp_path / "tweets.conll"
+    path.write_text("# about\n\nhi\t!\n#fun\t#\n\n\nyou\tO\n")
+    assert list(stream_columns(path)) == read_columns(path) == [[("hi", "!"), ("#fun", "#")], [("you", "O")]]
+
+
+def test_other_models_are_refused(labels, tmp_path):
+    model, path = labels
+    with pytest.raises(TypeError, match="predicts labels, not tags"):
+        list(stream.predict_tags(model, path))
+    sentences = Sentences((("a", "b"),), (("O", "V"),))
+    task = TagTask(Lexicon.fit(sentences, tags=("O", "V")))
+    settings = Settings(task_hidden=4)
+    tagger = Model(
+        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
+    )
+    with pytest.raises(TypeError, match="predicts tags, not sets of labels"):
+        list(stream.predict_labels(tagger, path))
