@@ -102,7 +102,7 @@ def read_parquet(
         table.validate(full=True)  # a damaged file may have indices and strings that are none
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:  # names may be no UTF-8
         reason = str(error).partition("\n")[0]
         raise DataError(f"not a readable Parquet file ({reason})", path) from None
     names = table.column_names
