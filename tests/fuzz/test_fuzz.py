@@ -77,6 +77,7 @@ def resident_mib():
     return pages * resource.getpagesize() / (1 << 20)
 
 
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # of inputs too large to print
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_damaged_inputs(name, monkeypatch):
     monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)

@@ -159,7 +159,7 @@ def _arrow_tables(path: str, size: int | None) -> Iterator[Any]:
                     yield table
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:  # names may be no UTF-8
         reason = str(error).partition("\n")[0]
         raise DataError(f"not a readable Parquet file ({reason})", path) from None
 
