@@ -257,7 +257,7 @@ def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
 ):
     monkeypatch.setattr(study, "HEARTBEAT", 1)
     monkeypatch.setattr(study, "GRACE", 2)
-    run, trials = make_run(epochs=12), 6
+    run, trials = make_run(epochs=12), 4
     flags = {"split": run.split, "output": tmp_path / "out", "trials": trials, "epochs": 12, "patience": 12}
     flags |= {"method": run.method, "task-hidden": 4, "study": "shared", "device": "cpu"}
     arguments = ["tune", run.data, "--labels", "is_*", "--quiet"]
