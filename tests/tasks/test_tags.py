@@ -303,4 +303,5 @@ def test_what_is_no_sentence_is_said(tagger, given, message):
 def test_a_file_that_looks_like_columns_is_read_so(tagger, tmp_path, content, tokens):
     path = tmp_path / "some.txt"
     path.write_text(content)
-    assert tagger.task.read(path).tokens == tokens
+    (part,) = tagger.task.stream(path)
+    assert part.tokens == tokens
