@@ -28,7 +28,17 @@ from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = ["Fitted", "Run", "find_device", "fit", "new_model", "train", "trainer_of", "write_json"]
+__all__ = [
+    "Fitted",
+    "Run",
+    "find_device",
+    "fit",
+    "new_model",
+    "train",
+    "trainer_of",
+    "versions",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
         "steps": fitted.steps,
         "epochs": len(fitted.history),
         "device": find_device(run.device),
-        "versions": _versions(),
+        "versions": versions(),
         "commit": _commit(),
         "source": _source(run),
     }
@@ -272,10 +282,13 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
 
 
 def _placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
-    return data if device == "cpu" else data.resident(device)
+    if device != "cpu":
+        return data.resident(device)
+    return data.sparse() if isinstance(data, MultiLabelData) else data
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Those of Python, of Lossnet and of what computes for it."""
     packages = ("lossnet", "torch", "numpy", "scipy", "scikit-learn")
     found = {"python": platform.python_version()}
     for package in packages:

@@ -12,6 +12,7 @@
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``speed``          every ratio of speed and scale, from one core to a GPU
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================
@@ -34,6 +35,7 @@ from lossnet.bench import (
     segmentation,
     serving,
     solvers,
+    speed,
     tagging_speed,
     trajectories,
 )
@@ -51,7 +53,9 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "trajectories": trajectories.run,
 }
 #: the benchmarks that there are
-NAMES = tuple(sorted([*_GRIDS, "digits", "hypergradient", "overhead", "serve", "solvers", "tagging-speed"]))
+NAMES = tuple(
+    sorted([*_GRIDS, "digits", "hypergradient", "overhead", "serve", "solvers", "speed", "tagging-speed"])
+)
 
 
 def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
@@ -62,6 +66,8 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         hypergradient.run(output, data_dir, device)
     elif name == "serve":
         serving.run(output)
+    elif name == "speed":
+        speed.run(output, data_dir, device)
     elif name == "solvers":
         solvers.run(output)
     elif name == "tagging-speed":

@@ -127,6 +127,8 @@ def cap(implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float) ->
     check_not_negative(ratio=ratio)
     length = _norm(implicit)
     scale = (ratio * _norm(explicit) * inverse(length)).clamp(max=1.0)
+    if not length.is_cuda and length.isfinite():  # no value may be asked for while a graph is captured
+        return tuple((part * scale).to(part.dtype) for part in implicit)
     return tuple(torch.where(length.isfinite(), part * scale, 0.0).to(part.dtype) for part in implicit)
 
 
