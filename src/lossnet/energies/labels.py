@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet.energies.base import Term
-from lossnet.nets.linear import InputLayer, linear
+from lossnet.nets.layers import InputLayer, linear
 
 __all__ = ["LabelInteraction"]
 

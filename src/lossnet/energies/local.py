@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lossnet.energies.base import Term
-from lossnet.nets.linear import linear
+from lossnet.nets.layers import linear
 
 __all__ = ["Local"]
 

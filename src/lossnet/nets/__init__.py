@@ -1,7 +1,7 @@
 """Networks that read inputs."""
 
 from lossnet.nets.fcn import FCN, Normalise, UNet
-from lossnet.nets.linear import InputLayer, linear
+from lossnet.nets.layers import InputLayer, linear
 from lossnet.nets.mlp import MLP
 from lossnet.nets.recurrent import BiLSTM, CharacterCNN, Tagger, Tokens, WordVectors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lossnet.nets.linear import InputLayer, linear
+from lossnet.nets.layers import InputLayer, linear
 
 __all__ = ["MLP"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lossnet.nets import MLP, InputLayer, linear
-from lossnet.nets.linear import SPARSE_SHARE, _few_values
+from lossnet.nets.layers import SPARSE_SHARE, _few_values
 
 ROWS, INPUTS, OUTPUTS = 6, 40, 5
 
