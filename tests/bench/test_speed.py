@@ -32,9 +32,10 @@ def test_slopes_of_powers_are_their_exponents():
     assert series["seconds"] == pytest.approx([3.0, 3 * 10**1.5, 3000.0])
 
 
-def test_the_rows_of_the_million_train_in_a_process_of_their_own():
-    found = million.run("seal", instances=1500)
-    assert 0.1 < found["gigabytes"] < 4
+def test_the_rows_of_the_million_train(capsys):
+    million.measure("seal", instances=600)
+    found = json.loads(capsys.readouterr().out)
+    assert 0.1 < found["gigabytes"] < 8
     assert found["seconds"] > 0
     assert set(found["losses"]) == {"energy", "task_net"}
 
@@ -42,7 +43,8 @@ def test_the_rows_of_the_million_train_in_a_process_of_their_own():
 def test_the_page_says_what_is_missed():
     content = json.loads((RESULTS / "speed.json").read_text())
     content["one core against bare PyTorch"]["ratios"]["seal / bare loop"] = 0.61
-    content["a million rows"]["seal"]["gigabytes"] = 3.99
+    seal = {"seconds": 9.0, "processor_seconds": 8.0, "gigabytes": 3.99}
+    content["a million rows"] = {"seal": seal}
     content["one GPU"] = {"bibtex": {"graphs": [0.5, 0.3, 0.2], "eager": [7.0]}}
     text = speed.page(content)
     assert "| seal / bare loop | 0.61 | 0.6 | **missed** |" in text

@@ -272,17 +272,28 @@ def _gpu(data_dir: Path | None, device: str, epochs: int = 4) -> dict[str, Any]:
 
 def page(content: dict[str, Any]) -> str:
     """The page of results, made of what was measured."""
-    where, against, floor = content["machine"], content["one core against bare PyTorch"], content["the floor"]
-    middle = {name: statistics.median(found) for name, found in against["seconds per batch"].items()}
-    rates = floor["rates"]
-    lines = [
+    where, sections = content["machine"], [_about(content)]
+    for name, section in _SECTIONS.items():
+        if name in content:
+            sections.append(section(content[name], where))
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def _about(content: dict[str, Any]) -> list[str]:
+    where = content["machine"]
+    return [
         "# Speed and scale",
         "",
         "Made by `lossnet bench speed`; every figure is from [speed.json](speed.json). Processor time of one",
-        "thread, loops in turns in one process, medians.",
+        "thread, loops in turns in one process, medians, unless it says otherwise.",
         f"{where['processor']}, {where['cores']} cores, load average {where['load']:.1f} before it began;",
         ", ".join(f"{name} {version}" for name, version in content["versions"].items()) + ".",
-        "",
+    ]
+
+
+def _about_ratios(against: dict[str, Any], _: dict[str, Any]) -> list[str]:
+    middle = {name: statistics.median(found) for name, found in against["seconds per batch"].items()}
+    return [
         f"## One core, {against['data']}",
         "",
         "SEAL-NCE with its authors' settings (12 energy and 5 task steps a batch of 32, 20 samples) against",
@@ -296,7 +307,12 @@ def page(content: dict[str, Any]) -> str:
         "| | milliseconds per batch |",
         "|---|---|",
         *[f"| {name} | {1000 * seconds:.1f} |" for name, seconds in middle.items()],
-        "",
+    ]
+
+
+def _about_floor(floor: dict[str, Any], _: dict[str, Any]) -> list[str]:
+    rates = floor["rates"]
+    return [
         "## The floor",
         "",
         f"A batch of SEAL has {floor['flops'] / 1e9:.2f} GFLOP of arithmetic, {floor['bytes'] / 1e6:.0f} MB",
@@ -308,7 +324,11 @@ def page(content: dict[str, Any]) -> str:
         f"{1000 * floor['floor seconds']:.1f} ms; it took {1000 * floor['seconds per batch']:.1f} ms,",
         f"{floor['ratio']:.2f} times as long. The rest is small products, elementwise functions, and what",
         "some 400 operations a step cost before they compute anything.",
-        "",
+    ]
+
+
+def _about_growth(growth: dict[str, Any], _: dict[str, Any]) -> list[str]:
+    return [
         "## Growth",
         "",
         "One pass of SEAL-NCE (one energy and one task step a batch) over 320 rows with 1,000 inputs, 30 of",
@@ -317,36 +337,52 @@ def page(content: dict[str, Any]) -> str:
         "",
         "| | sizes | seconds | slope | slope at the end |",
         "|---|---|---|---|---|",
-        *[_grown(name, series) for name, series in content["growth"].items()],
-        "",
+        *[_grown(name, series) for name, series in growth.items()],
+    ]
+
+
+def _about_million(found: dict[str, Any], _: dict[str, Any]) -> list[str]:
+    limit = LIMITS["gigabytes"]
+    return [
         "## A million sparse rows",
         "",
         "1,000,000 rows of 50,000 inputs, 30 of them not zero, 100 labels; networks with one layer of 100,",
         "batches of 512. Peak resident memory of the whole process, data included.",
         "",
-        "| | seconds of an epoch | GB | limit | |",
-        "|---|---|---|---|---|",
+        "| | seconds of an epoch | of the processors | GB | limit | |",
+        "|---|---|---|---|---|---|",
         *[
-            f"| {name} | {one['seconds']:.0f} | {one['gigabytes']:.2f} | {LIMITS['gigabytes']:g} | "
-            f"{_verdict(one['gigabytes'], LIMITS['gigabytes'])} |"
-            for name, one in content["a million rows"].items()
+            f"| {name} | {one['seconds']:.0f} | {one['processor_seconds']:.0f} | {one['gigabytes']:.2f} | "
+            f"{limit:g} | {_verdict(one['gigabytes'], limit)} |"
+            for name, one in found.items()
         ],
     ]
-    if "one GPU" in content:
-        limit = LIMITS["seconds of an epoch"]
-        lines += [
-            "",
-            f"## One GPU: {where['gpu']}",
-            "",
-            "Seconds of an epoch of SEAL-NCE with its authors' settings, one seed; medians.",
-            "",
-            "| | as CUDA graphs | limit | | eager |",
-            "|---|---|---|---|---|",
-        ]
-        for name, one in content["one GPU"].items():
-            graphs, eager = statistics.median(one["graphs"]), statistics.median(one["eager"])
-            lines.append(f"| {name} | {graphs:.3f} | {limit} | {_verdict(graphs, limit)} | {eager:.2f} |")
-    return "\n".join(lines) + "\n"
+
+
+def _about_gpu(found: dict[str, Any], where: dict[str, Any]) -> list[str]:
+    limit = LIMITS["seconds of an epoch"]
+    lines = [
+        f"## One GPU: {where['gpu']}",
+        "",
+        "Seconds of an epoch of SEAL-NCE with its authors' settings, one seed; medians.",
+        "",
+        "| | as CUDA graphs | limit | | eager |",
+        "|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        graphs, eager = statistics.median(one["graphs"]), statistics.median(one["eager"])
+        lines.append(f"| {name} | {graphs:.3f} | {limit} | {_verdict(graphs, limit)} | {eager:.2f} |")
+    return lines
+
+
+#: what is said of each part that was measured
+_SECTIONS = {
+    "one core against bare PyTorch": _about_ratios,
+    "the floor": _about_floor,
+    "growth": _about_growth,
+    "a million rows": _about_million,
+    "one GPU": _about_gpu,
+}
 
 
 def _judged(name: str, ratio: float, limit: float | None) -> str:
