@@ -37,7 +37,7 @@ def measure(method: str, instances: int) -> None:
     trained = build(
         method, "none" if method == "cross-entropy" else "nce", settings, LabelTask.of_size(INPUTS, LABELS)
     )
-    trainer = Trainer(trained, batch_size=512, max_epochs=1, progress=False)
+    trainer = Trainer(trained, batch_size=4096, max_epochs=1, progress=False)
     started, busy = time.monotonic(), time.process_time()
     losses = trainer.pass_over(data.sparse())
     seconds, busy = time.monotonic() - started, time.process_time() - busy

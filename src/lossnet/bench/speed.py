@@ -347,7 +347,7 @@ def _about_million(found: dict[str, Any], _: dict[str, Any]) -> list[str]:
         "## A million sparse rows",
         "",
         "1,000,000 rows of 50,000 inputs, 30 of them not zero, 100 labels; networks with one layer of 100,",
-        "batches of 512. Peak resident memory of the whole process, data included.",
+        "batches of 4,096. Peak resident memory of the whole process, data included.",
         "",
         "| | seconds of an epoch | of the processors | GB | limit | |",
         "|---|---|---|---|---|---|",
