@@ -7,6 +7,7 @@ from torch import nn
 from lossnet import losses, methods
 from lossnet.build import METHODS, build, check_names, default_loss
 from lossnet.losses import Asymmetric
+from lossnet.nets import InputLayer
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 
@@ -92,13 +93,13 @@ def test_settings_reach_the_networks():
         ce_weight=3.0,
         score_weight=4.0,
     )
-    widths = [part.out_features for part in method.task_net if isinstance(part, nn.Linear)]
+    widths = [part.out_features for part in method.task_net if isinstance(part, nn.Linear | InputLayer)]
     assert widths == [5, 5, 5, 2]
     assert [part.p for part in method.task_net if isinstance(part, nn.Dropout)] == [0.4] * 3
     encoder = method.energy.encoder
-    assert [part.out_features for part in encoder if isinstance(part, nn.Linear)] == [6]
+    assert [part.out_features for part in encoder if isinstance(part, InputLayer)] == [6]
     assert [part.p for part in encoder if isinstance(part, nn.Dropout)] == [0.1]
-    assert method.energy.terms[1].mixing.weight.shape == (3, 2)
+    assert method.energy.terms[1].mixing.weight.shape == (2, 3)
     assert (method.energy_steps, method.task_steps) == (3, 4)
     weights = method.task_loss
     assert (weights.energy, weights.ce, weights.score) == (2.0, 3.0, 4.0)

@@ -123,7 +123,7 @@ class Model:
 
     def files(self) -> dict[str, bytes]:
         """What a folder holds, by the names of its files; `from_files` takes it back."""
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()}
+        weights = {name: _copy(tensor) for name, tensor in self.method.state_dict().items()}
         predictors = self.method.predictors
         tensors = {f"network/{n}": t for n, t in weights.items() if n.split(".")[0] in predictors}
         description, arrays = self.task.state()
@@ -302,6 +302,11 @@ def _sha256(content: bytes) -> str:
 def _digest(content: Mapping[str, Any]) -> str:
     """The checksum of JSON, however it is laid out."""
     return _sha256(json.dumps(content, sort_keys=True).encode())
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """In the order that safetensors wants, with memory of its own."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -41,6 +41,7 @@ __all__ = [
     "train",
     "trainer_of",
     "tune_and_measure",
+    "versions",
     "write_json",
     "write_text",
 ]
@@ -145,7 +146,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "epochs": len(fitted.history),
         "device": find_device(run.device),
         "processes": processes.count,
-        "versions": _versions(),
+        "versions": versions(),
         "commit": _commit(),
         "source": _source(run),
     }
@@ -320,11 +321,14 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
 
 
 def placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
-    """The data where training wants them: on a GPU, if they fit."""
-    return data if device == "cpu" else data.resident(device)
+    """The data where and as training wants them: on a GPU, if they fit; sparse on a CPU."""
+    if device != "cpu":
+        return data.resident(device)
+    return data.sparse() if isinstance(data, MultiLabelData) else data
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Those of Python, of Lossnet and of what computes for it."""
     packages = ("lossnet", "torch", "numpy", "scipy", "scikit-learn")
     found = {"python": platform.python_version()}
     for package in packages:

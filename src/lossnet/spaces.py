@@ -140,9 +140,9 @@ class _Binary(Space):
         return torch.bernoulli(probabilities)
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        # log P(y) = Σ_i y_i·l_i − softplus(l_i): one matrix product for all candidates.
+        # log P(y) = Σ_i y_i·l_i − softplus(l_i): the normaliser is the same for all candidates.
         logits = self._masked(logits, mask)
-        chosen = torch.einsum("bke,be->bk", y.flatten(2), logits.flatten(1))
+        chosen = (y * logits.unsqueeze(1)).flatten(2).sum(2)
         normaliser = self._masked(F.softplus(logits), mask).flatten(1).sum(1)
         return chosen - normaliser.unsqueeze(1)
 

@@ -69,7 +69,7 @@ def test_the_hessian_is_the_global_energys_alone(x, y):
     alone = Sum(torch.nn.Identity(), interaction).double()
     with_local = Sum(torch.nn.Identity(), Local(4, LABELS), interaction).double()
     torch.testing.assert_close(hessian(with_local, x, y), hessian(alone, x, y))
-    mixing, weights = interaction.mixing.weight, interaction.weights.weight[0]
+    mixing, weights = interaction.mixing.weight.T, interaction.weights.weight[0]
     sigmoid = torch.sigmoid(y @ mixing.T)
     explicit = torch.einsum("h,nh,hi,hj->ij", weights, sigmoid * (1 - sigmoid), mixing, mixing) / len(y)
     torch.testing.assert_close(hessian(alone, x, y), explicit.detach())

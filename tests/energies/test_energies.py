@@ -51,7 +51,7 @@ def by_hand(term, features, y):
     if isinstance(term, Local):
         weights = term.weights.weight.tolist()
         return sum(y[i] * sum(weights[i][j] * features[j] for j in range(FEATURES)) for i in range(LABELS))
-    mixing, weights = term.mixing.weight.tolist(), term.weights.weight[0].tolist()
+    mixing, weights = term.mixing.weight.T.tolist(), term.weights.weight[0].tolist()
     total = 0.0
     for h in range(HIDDEN):
         mixed = sum(mixing[h][i] * y[i] for i in range(LABELS))

@@ -19,6 +19,7 @@ from lossnet.hypergradient import (
 )
 from lossnet.hypergradient.evaluation import Layout
 from lossnet.hypergradient.layers import thin_layers
+from lossnet.nets import InputLayer
 
 INPUTS, OUTPUTS, ROWS = 20, 6, 5
 WHOLE = OUTPUTS * INPUTS + OUTPUTS + 2 * OUTPUTS + 2
@@ -286,3 +287,20 @@ def test_vectors_of_several_layers_have_the_inner_product_of_the_weights(thin):
     ):
         torch.testing.assert_close(moved, expected)
     torch.testing.assert_close(whole.dot(*dense), torch.dot(*dense))
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few values", "dense"])
+@pytest.mark.parametrize("make", SOLVERS[:5], ids=lambda make: repr(make()))
+def test_layers_that_read_sparse_inputs_are_thin_too(make, few):
+    problem = Problem()
+    if few:
+        problem.x = (problem.x > 1.9).double()
+        assert 0 < problem.x.mean() < 0.1
+    problem.net[0] = InputLayer(INPUTS, OUTPUTS).double()
+    problem.theta = list(problem.net.parameters())
+    found, expected = (problem.gradient(make(), thin=thin, residual=True) for thin in (True, False))
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.residual, expected.residual, rtol=1e-7, atol=1e-9)
+    solver = Spy(0.1)
+    problem.gradient(solver)
+    assert solver.curvature.seen == THIN

@@ -62,13 +62,13 @@ def sigmoid(z):
 def energy_of(energy, x, y):
     """``Σ y_i b_iᵀ T(x) + vᵀ softplus(M y)`` of one output per row."""
     layer, (local, labels) = energy.encoder[0], energy.terms
-    features = softplus(x @ layer.weight.T + layer.bias)
+    features = softplus(x @ layer.weight + layer.bias)
     alone = (y * (features @ local.weights.weight.T)).sum(1)
-    return alone + softplus(y @ labels.mixing.weight.T) @ labels.weights.weight[0]
+    return alone + softplus(y @ labels.mixing.weight) @ labels.weights.weight[0]
 
 
 def logits_of(net, x):
-    hidden = softplus(x @ net[0].weight.T + net[0].bias)
+    hidden = softplus(x @ net[0].weight + net[0].bias)
     return hidden @ net[-1].weight.T + net[-1].bias
 
 
@@ -324,7 +324,7 @@ def test_spen_pretrains_its_local_term_as_a_classifier(energy, batch):
     update = only(first.updates(batch))
     assert update.network == "energy"
     layer, local = energy.encoder[0], energy.terms[0].weights.weight
-    logits = -(softplus(batch.x @ layer.weight.T + layer.bias) @ local.T)
+    logits = -(softplus(batch.x @ layer.weight + layer.bias) @ local.T)
     expected = ce_of(logits, batch.y).mean()
     torch.testing.assert_close(update.loss, expected, rtol=1e-10, atol=1e-12)
     trained = nn.ModuleList([layer, energy.terms[0]])

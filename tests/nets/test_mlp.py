@@ -5,19 +5,19 @@ import pytest
 import torch
 from torch import nn
 
-from lossnet.nets import MLP
-from lossnet.nets.mlp import linear
+from lossnet.nets import MLP, InputLayer, linear
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_network_is_affine_maps_with_softplus_between(layers):
     net = MLP(4, hidden=6, layers=layers, outputs=3).double()
     x = torch.randn(5, 4, dtype=torch.float64)
-    maps = [module for module in net if isinstance(module, nn.Linear)]
+    maps = [module for module in net if isinstance(module, nn.Linear | InputLayer)]
     assert len(maps) == layers + 1
     value = x.numpy()
     for position, layer in enumerate(maps):
-        value = value @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+        weight = layer.weight.detach().numpy()
+        value = value @ (weight.T if position else weight) + layer.bias.detach().numpy()
         if position < layers:
             value = np.log1p(np.exp(value))
     np.testing.assert_allclose(net(x).detach(), value)

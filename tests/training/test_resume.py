@@ -358,11 +358,11 @@ def damage(kind, path):
     elif kind == "other format":
         save_file({"w": torch.ones(2)}, path, metadata={"format": "99", "state": "{}"})
     elif kind == "bad state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "1", "state": "{"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{"})
     elif kind == "no state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "1"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "2"})
     elif kind == "empty state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "1", "state": "{}"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{}"})
     elif kind == "missing":
         path.unlink()
 

@@ -13,6 +13,7 @@
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
 ``solvers``        what each solver of implicit gradients gets right, as a picture
+``speed``          every ratio of speed and scale, from one core to a GPU
 ``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
@@ -36,6 +37,7 @@ from lossnet.bench import (
     segmentation,
     serving,
     solvers,
+    speed,
     streaming,
     tagging_speed,
     trajectories,
@@ -65,6 +67,7 @@ NAMES = tuple(
             "seeds",
             "serve",
             "solvers",
+            "speed",
             "streaming",
             "tagging-speed",
         ]
@@ -82,6 +85,8 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
         hypergradient.run(output, data_dir, device)
     elif name == "serve":
         serving.run(output)
+    elif name == "speed":
+        speed.run(output, data_dir, device)
     elif name == "solvers":
         solvers.run(output)
     elif name == "streaming":

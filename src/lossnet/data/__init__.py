@@ -7,7 +7,7 @@
 """
 
 from lossnet.data.crops import Crops
-from lossnet.data.dataset import MultiLabelData, ResidentData, Weighted
+from lossnet.data.dataset import MultiLabelData, ResidentData, SparseData, Weighted
 from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
@@ -49,6 +49,7 @@ __all__ = [
     "ResidentData",
     "ResidentSentences",
     "Sentences",
+    "SparseData",
     "Split",
     "TagDescription",
     "Vocabulary",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +18,12 @@ from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 from lossnet.training.evaluation import Dataset, arranged
 
-__all__ = ["MultiLabelData", "ResidentData", "Weighted", "row_numbers"]
+__all__ = ["MultiLabelData", "ResidentData", "SparseData", "Weighted", "row_numbers"]
 
 #: Dense tensors up to this size may live on a device for the whole run.
 RESIDENT_LIMIT_BYTES = 4 << 30
+#: From this many inputs on, it takes long to make a batch of mostly zeros dense.
+WIDE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +137,17 @@ class MultiLabelData:
         y = torch.from_numpy(self.y.toarray()).to(torch.float32)
         return ResidentData(x.to(device), y.to(device))
 
+    def sparse(self, width: int = WIDE) -> SparseData | MultiLabelData:
+        """The same rows, with ``x`` sparse in batches too, if it is sparse here and ``width`` or more wide.
+
+        `lossnet.nets.MLP` reads such batches.
+
+        >>> data = MultiLabelData.from_arrays(sparse.eye_array(20, format="csr"), np.ones((20, 1)))
+        >>> data.sparse(width=20).batch(np.array([3])).x.layout
+        torch.sparse_csr
+        """
+        return SparseData(self) if self.is_sparse and self.inputs >= width else self
+
     @cached_property
     def _x_tensor(self) -> Tensor:
         return torch.from_numpy(self.x)
@@ -157,6 +171,30 @@ class ResidentData:
         """The rows ``indices``, gathered on the device."""
         rows = indices.to(self.x.device, non_blocking=True)
         return Batch(self.x.index_select(0, rows), self.y.index_select(0, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseData:
+    """Sparse data whose batches have ``x`` as a sparse CSR tensor ``(b, d)``; see `MultiLabelData.sparse`."""
+
+    data: MultiLabelData
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: NDArray[np.integer[Any]] | Tensor) -> Batch:
+        """The rows ``indices``."""
+        rows = row_numbers(indices, len(self))
+        x = self.data.x
+        where, ends = _positions(x, rows)
+        starts = np.concatenate([[0], ends])
+        arrays = (starts, x.indices[where].astype(np.int64), x.data[where])
+        tensors = [torch.from_numpy(array) for array in arrays]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+            size = (len(rows), x.shape[1])
+            inputs: Tensor = torch.sparse_csr_tensor(*tensors, size, check_invariants=False)  # type: ignore[call-arg, arg-type]
+        return Batch(inputs, torch.from_numpy(_dense_rows(self.data.y, rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,17 +243,22 @@ def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:
 
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Some rows of a CSR matrix as a dense array; SciPy's own slicing is several times slower."""
-    starts = matrix.indptr[rows]
-    counts = matrix.indptr[rows + 1] - starts
-    ends = np.cumsum(counts)
-    # Position in the CSR arrays: each row's start, plus how far we are into that row.
-    where = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    where, ends = _positions(matrix, rows)
     width = matrix.shape[1]
     dense = np.zeros(len(rows) * width, dtype=np.float32)
     # One flat index is cheaper than a pair of indices.
-    flat = np.repeat(np.arange(len(rows)) * width, counts) + matrix.indices[where]
+    flat = np.repeat(np.arange(len(rows)) * width, np.diff(ends, prepend=0)) + matrix.indices[where]
     dense[flat] = matrix.data[where]
     return dense.reshape(len(rows), width)
+
+
+def _positions(matrix: Any, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where some rows' values are in the arrays of a CSR matrix, row after row, and where each row ends."""
+    starts = matrix.indptr[rows].astype(np.int64)
+    counts = matrix.indptr[rows + 1] - starts
+    ends = np.cumsum(counts)
+    # Each row's start, plus how far we are into that row.
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts), ends
 
 
 def _column_names(table: Any) -> list[str] | None:

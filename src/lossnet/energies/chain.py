@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lossnet.energies.base import Term
-from lossnet.nets.mlp import linear
+from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens
 from lossnet.spaces import best_path
 

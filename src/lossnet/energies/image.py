@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lossnet.energies.base import Energy
 from lossnet.nets.fcn import Normalise, UNet, conv
-from lossnet.nets.mlp import linear
+from lossnet.nets.layers import linear
 
 __all__ = ["FeatureEnergy", "ImageEnergy"]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet.energies.base import Term
-from lossnet.nets.mlp import linear
+from lossnet.nets.layers import InputLayer, linear
 
 __all__ = ["LabelInteraction"]
 
@@ -24,7 +24,7 @@ class LabelInteraction(Term):
 
     def __init__(self, labels: int, hidden: int, features: int | None = None) -> None:
         super().__init__()
-        self.mixing = linear(labels, hidden, bias=False)
+        self.mixing = InputLayer(labels, hidden, bias=False)
         self.weights = linear(hidden, 1, bias=False)
         self.condition = None if features is None else linear(features, hidden, bias=False)
 

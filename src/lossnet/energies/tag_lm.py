@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lossnet.energies.base import Term
-from lossnet.nets.mlp import linear
+from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens, read, turned
 
 __all__ = ["TagLM"]

@@ -145,6 +145,8 @@ def cap(
     check_not_negative(ratio=ratio)
     length = _norm(implicit, problems)
     scale = (ratio * _norm(explicit, problems) * inverse(length)).clamp(max=1.0)
+    if problems is None and not length.is_cuda and length.isfinite():  # graphs may ask for no value
+        return tuple((part * scale).to(part.dtype) for part in implicit)
     capped = []
     for part in implicit:
         shape = [1] * part.dim() if problems is None else [problems, *[1] * (part.dim() - 1)]

@@ -16,7 +16,8 @@ __all__ = ["Layer", "Place", "places", "thin_layers"]
 class Layer:
     """``Z = X Wᵀ`` (and perhaps a bias), the only use that a loss makes of ``W``, where ``X`` is constant.
 
-    Then every gradient of ``W``, of whatever order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W``
+    The parameter is ``W``, or ``Wᵀ`` where the layer is ``upright``.  Then every gradient of ``W``, of
+    whatever order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W``
     acts only through ``Z``.  A network's first layer is of this kind, and often holds most of its weights.
 
     Attributes:
@@ -24,12 +25,14 @@ class Layer:
         input: ``X``, ``(rows, inputs)``.
         outputs: the number of outputs.
         version: of ``X`` when the graph was made.
+        upright: whether the parameter has a row for each input.
     """
 
     output: GradientEdge
     input: Tensor
     outputs: int
     version: int
+    upright: bool = False
 
     def weights(self, gradient: Tensor) -> Tensor:
         """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
@@ -38,11 +41,11 @@ class Layer:
                 "a layer's input was changed in place after the outer loss was evaluated: "
                 "leave it alone, or pass products=DoubleBackward(thin=False)"
             )
-        return gradient.T @ self.input
+        return self.input.T @ gradient if self.upright else gradient.T @ self.input
 
     def move(self, weights: Tensor) -> Tensor:
         """How ``Z`` changes with a change of ``W``."""
-        return self.input @ weights.T
+        return self.input @ (weights if self.upright else weights.T)
 
     @property
     def shape(self) -> torch.Size:
@@ -68,8 +71,10 @@ def places(parameters: Sequence[Tensor], layers: Mapping[int, Layer]) -> tuple[P
 def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     """The layers, by the index of their weights, that have so few rows that ``D`` is better to work with.
 
-    Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  Weights used
-    twice, cast by autocast or hidden in compiled code are not found, and nothing is lost but time.
+    Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  A function of your
+    own that makes this product says so by an attribute of its context, ``constant_input``.
+    Weights used twice, cast by autocast or hidden in compiled code are not found, and nothing is
+    lost but time.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.Linear(3, 1))
     >>> loss = net(torch.ones(2, 8)).sum()
@@ -80,18 +85,19 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     layers = {}
     for index, parameter in enumerate(parameters):
         edge = get_gradient_edge(parameter)
-        transposed = users.get((edge.node, edge.output_nr), [])
-        if [node.name() for node in transposed] != ["TBackward0"]:
-            continue
-        products = users.get((transposed[0], 0), [])
+        factor, products = edge.node, users.get((edge.node, edge.output_nr), [])
+        upright = [node.name() for node in products] != ["TBackward0"]
+        if not upright:
+            factor, products = products[0], users.get((products[0], 0), [])
         if len(products) != 1:
             continue
-        source = _constant_input(products[0], transposed[0])
+        source = _constant_input(products[0], factor)
         if source is None:
             continue
-        rows, outputs = len(source), len(parameter)
+        rows, outputs = len(source), parameter.shape[1 if upright else 0]
         if 2 * rows <= source.shape[1] and rows <= outputs:
-            layers[index] = Layer(GradientEdge(products[0], 0), source, outputs, source._version)
+            edge = GradientEdge(products[0], 0)
+            layers[index] = Layer(edge, source, outputs, source._version, upright)
     return layers
 
 
@@ -113,10 +119,12 @@ def _users(loss: Tensor) -> dict[tuple[Node, int], list[Node]]:
 
 def _constant_input(product: Node, weights: Node) -> Tensor | None:
     """``X`` if the node is ``X Wᵀ`` or ``X Wᵀ + bias`` and ``X`` needs no gradient."""
+    source: Tensor | None = getattr(product, "constant_input", None)
+    if source is not None:
+        return source
     *_, (first, _), (second, _) = [(None, 0), (None, 0), *product.next_functions]
     if first is not None or second is not weights:
         return None
-    source: Tensor | None = None
     if product.name() == "MmBackward0":
         source = getattr(product, "_saved_self", None)
     if product.name() == "AddmmBackward0" and getattr(product, "_saved_alpha", None) == 1:

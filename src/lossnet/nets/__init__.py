@@ -1,7 +1,8 @@
 """Networks that read inputs."""
 
 from lossnet.nets.fcn import FCN, Normalise, UNet
-from lossnet.nets.mlp import MLP, linear
+from lossnet.nets.layers import InputLayer, linear
+from lossnet.nets.mlp import MLP
 from lossnet.nets.recurrent import BiLSTM, CharacterCNN, Tagger, Tokens, WordVectors
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "MLP",
     "BiLSTM",
     "CharacterCNN",
+    "InputLayer",
     "Normalise",
     "Tagger",
     "Tokens",

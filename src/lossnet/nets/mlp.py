@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["MLP", "linear"]
+from lossnet.nets.layers import InputLayer, linear
+
+__all__ = ["MLP"]
 
 
 class MLP(nn.Sequential):
     """``layers`` hidden layers of width ``hidden`` (softplus, dropout), then ``outputs`` if given.
 
     Without ``outputs`` it is a feature network ``T(x)`` (SEAL §4); with it, a task net ``A(x)``.
-    Inputs ``(batch, inputs)`` give ``(batch, hidden)`` or ``(batch, outputs)``.
+    Inputs ``(batch, inputs)``, dense or sparse CSR, give ``(batch, hidden)`` or ``(batch, outputs)``.
 
     >>> import torch
     >>> MLP(4, hidden=8, layers=2, outputs=3)(torch.zeros(5, 4)).shape
@@ -24,12 +26,12 @@ class MLP(nn.Sequential):
         modules: list[nn.Module] = []
         width = inputs
         for _ in range(layers):
-            modules += [linear(width, hidden), nn.Softplus()]
+            modules += [(linear if modules else InputLayer)(width, hidden), nn.Softplus()]
             if dropout:
                 modules.append(nn.Dropout(dropout))
             width = hidden
         if outputs is not None:
-            modules.append(linear(width, outputs))
+            modules.append((linear if modules else InputLayer)(width, outputs))
         super().__init__(*modules)
         self.width = width
 
@@ -43,12 +45,3 @@ class MLP(nn.Sequential):
     def head(self) -> nn.Module:
         """The last layer, from features to outputs."""
         return self[-1]
-
-
-def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear layer that starts as SEAL's do: Kaiming uniform weights, zero bias."""
-    layer = nn.Linear(inputs, outputs, bias=bias)
-    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-    if bias:
-        nn.init.zeros_(layer.bias)
-    return layer

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.nets.mlp import linear
+from lossnet.nets.layers import linear
 
 __all__ = [
     "BiLSTM",

@@ -24,7 +24,7 @@ __all__ = [
     "restore_optimizer",
 ]
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -49,8 +49,11 @@ class Checkpoint:
         """Writes beside ``path`` first and then renames, so that a kill leaves the old file or the new."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        # Copies, because safetensors refuses tensors that share memory.
-        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
+        # Copies, because safetensors refuses tensors that share memory or are transposed.
+        tensors = {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, tensor in self.tensors.items()
+        }
         header = {"format": str(FORMAT), "state": json.dumps(self.state)}
         try:
             save_file(tensors, temporary, metadata=header)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.nets import MLP
+from lossnet.nets import MLP, InputLayer
 from lossnet.spaces import MultiLabel
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
@@ -146,22 +146,28 @@ class Labels(MultiLabel):
 class Linear(nn.Module):
     """``R`` linear layers side by side, ``(R·b, …, inputs)`` to ``(R·b, …, outputs)``.
 
-    ``weight`` is ``(R, outputs, inputs)``, ``bias`` ``(R, outputs)``.
+    ``weight`` is ``(R, outputs, inputs)``, or ``(R, inputs, outputs)`` .
 
     >>> layer = Linear(nn.Parameter(torch.tensor([[[1.0]], [[2.0]]])))
     >>> layer(torch.ones(4, 1)).flatten()
     tensor([1., 1., 2., 2.], grad_fn=...)
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None, upright: bool = False) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
+        self.upright = upright
 
     def forward(self, x: Tensor) -> Tensor:
-        replicas, outputs, inputs = self.weight.shape
-        product: Tensor = _Product.apply(x.reshape(replicas, -1, inputs), self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return product.view(*x.shape[:-1], outputs)
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        if not self.upright:
+            product: Tensor = _Product.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        elif self.bias is None:
+            product = torch.bmm(rows, self.weight)
+        else:
+            product = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight)
+        return product.view(*x.shape[:-1], -1)
 
 
 class _Product(torch.autograd.Function):
@@ -214,7 +220,7 @@ def stackable(network: nn.Module) -> str | None:
     'LSTM layers have no stacked form'
     """
     for module in network.modules():
-        if type(module) not in (*_PLAIN, nn.Linear, nn.Dropout):
+        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, nn.Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
 
@@ -280,8 +286,9 @@ class Stack:
 
 def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
     """A module like that of a replica, of stacked parameters."""
-    if isinstance(module, nn.Linear):
-        return Linear(parameters[module.weight], None if module.bias is None else parameters[module.bias])
+    if isinstance(module, InputLayer | nn.Linear):
+        bias = None if module.bias is None else parameters[module.bias]
+        return Linear(parameters[module.weight], bias, upright=isinstance(module, InputLayer))
     if isinstance(module, nn.Dropout):
         return _Dropout(module.p, streams)
     twin = copy.copy(module)
