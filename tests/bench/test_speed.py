@@ -45,8 +45,13 @@ def test_the_page_says_what_is_missed():
     content["one core against bare PyTorch"]["ratios"]["seal / bare loop"] = 0.61
     seal = {"seconds": 9.0, "processor_seconds": 8.0, "gigabytes": 3.99}
     content["a million rows"] = {"seal": seal}
-    content["one GPU"] = {"bibtex": {"graphs": [0.5, 0.3, 0.2], "eager": [7.0]}}
+    epochs = {
+        name: {"epoch": seconds} for name, seconds in (("eager", 7.0), ("alone", 0.3), ("together", 0.9))
+    }
+    limits = {"seconds": 0.35, "together": 2.5}
+    gpu = {"data": "bibtex", "device": "a GPU", "torch": "2", **epochs, "ratio": 3.0, "limits": limits}
+    content["one GPU"] = [gpu]
     text = speed.page(content)
     assert "| seal / bare loop | 0.61 | 0.6 | **missed** |" in text
     assert "| 3.99 | 4 | met |" in text
-    assert "| bibtex | 0.300 | 0.35 | met | 7.00 |" in text
+    assert "| bibtex | 7.00 | 0.300 | 0.35 | met | 0.900 | 3.00 | 2.5 | **missed** |" in text

@@ -3,7 +3,7 @@
 On one core, in processor time: SEAL-NCE on bibtex against the bare loop of ``lossnet bench overhead``;
 implicit training against SEAL; how far a step is from what its arithmetic and its memory traffic would
 take; how cost grows with labels, candidates and instances; a million sparse rows.  Where there is
-a GPU: an epoch of bibtex and delicious as CUDA graphs and without.
+a GPU: an epoch of bibtex and delicious as CUDA graphs, without, and of ten seeds together.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ import torch
 from rich.console import Console
 from scipy import sparse
 
-from lossnet.bench import million
+from lossnet.bench import million, seeds
 from lossnet.bench.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
-from lossnet.data import MultiLabelData, find, load
-from lossnet.methods.base import Stage
+from lossnet.data import MultiLabelData, find
 from lossnet.run import find_device, versions, write_json
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
-from lossnet.training.checkpoint import Checkpoint
 
 __all__ = ["page", "run"]
 
@@ -42,7 +40,6 @@ LIMITS = {
     "implicit, identity / seal": 1.3,
     "implicit, Neumann-5 / seal": 2.0,
     "gigabytes": 4.0,
-    "seconds of an epoch": 0.35,
 }
 
 
@@ -56,7 +53,8 @@ def run(output: Path, data_dir: Path | None, device: str = "auto") -> None:
         "a million rows": lambda: {name: million.run(name) for name in ("cross-entropy", "seal")},
     }
     if find_device(device).startswith("cuda"):
-        parts["one GPU"] = partial(_gpu, data_dir, find_device(device))
+        found = [name for name in seeds.DATA if find(name, data_dir) is not None]
+        parts["one GPU"] = lambda: [seeds.measure(name, data_dir, device) for name in found]
     content: dict[str, Any] = {"machine": machine(), "versions": versions()}
     for name, measure in parts.items():
         console.print(f"{name} …")
@@ -225,48 +223,6 @@ def _pass_seconds(rows: int = 320, labels: int = 159, samples: int = 20, turns: 
     return min(_processor_seconds(lambda: trainer.pass_over(data)) for _ in range(turns))
 
 
-# ---------------------------------------------------------------- one GPU
-
-
-class _Eager(Trainer):
-    """Without CUDA graphs."""
-
-    def _prepare(self, stage: Stage, saved: Checkpoint | None) -> None:
-        super()._prepare(stage, saved)
-        self._run_batch = partial(self._take_steps, stage)
-
-
-def _gpu(data_dir: Path | None, device: str, epochs: int = 4) -> dict[str, Any]:
-    """Seconds of a whole SEAL-NCE epoch with the authors' settings, as CUDA graphs and without.
-
-    Many seeds together belong here too: a further entry of the result, and a row of `page`.
-    """
-    content: dict[str, Any] = {}
-    for name in ("bibtex", "delicious"):
-        if find(name, data_dir) is None:
-            continue
-        s = Settings(**recipe_settings(name, "seal", "nce"))
-        data = load(name, data_dir=data_dir, progress=False)
-        train, valid = data.train.resident(device), data.valid.resident(device)
-        content[name] = {}
-        for kind, trainer_class in (("graphs", Trainer), ("eager", _Eager)):
-            torch.manual_seed(0)
-            method = build("seal", "nce", s, LabelTask.of(data))
-            trainer = trainer_class(
-                method,
-                lr={"energy": s.energy_lr, "task_net": s.task_lr},
-                weight_decay=s.weight_decay,
-                batch_size=s.batch_size,
-                max_epochs=epochs,
-                clip=s.clip,
-                device=device,
-                progress=False,
-            )
-            history = trainer.fit(train, valid)
-            content[name][kind] = [entry["seconds"] for entry in history[1:]]  # the first one captures
-    return content
-
-
 # ---------------------------------------------------------------- the page
 
 
@@ -359,24 +315,28 @@ def _about_million(found: dict[str, Any], _: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_gpu(found: dict[str, Any], where: dict[str, Any]) -> list[str]:
-    limit = LIMITS["seconds of an epoch"]
+def _about_gpu(found: list[dict[str, Any]], where: dict[str, Any]) -> list[str]:
     lines = [
-        f"## One GPU: {where['gpu']}",
+        f"## One GPU: {found[0]['device']}, torch {found[0]['torch']}",
         "",
-        "Seconds of an epoch of SEAL-NCE with its authors' settings, one seed; medians.",
+        "Seconds of an epoch of SEAL-NCE with its authors' settings: one seed step by step, one seed as CUDA",
+        "graphs, and ten seeds together in one process.",
         "",
-        "| | as CUDA graphs | limit | | eager |",
-        "|---|---|---|---|---|",
+        "| | step by step | one seed | limit | | ten seeds | ratio | limit | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, one in found.items():
-        graphs, eager = statistics.median(one["graphs"]), statistics.median(one["eager"])
-        lines.append(f"| {name} | {graphs:.3f} | {limit} | {_verdict(graphs, limit)} | {eager:.2f} |")
+    for one in found:
+        eager, alone, together = (one[name]["epoch"] for name in ("eager", "alone", "together"))
+        seconds, times = one["limits"]["seconds"], one["limits"]["together"]
+        lines.append(
+            f"| {one['data']} | {eager:.2f} | {alone:.3f} | {seconds} | {_verdict(alone, seconds)} "
+            f"| {together:.3f} | {one['ratio']:.2f} | {times} | {_verdict(one['ratio'], times)} |"
+        )
     return lines
 
 
 #: what is said of each part that was measured
-_SECTIONS = {
+_SECTIONS: dict[str, Callable[[Any, dict[str, Any]], list[str]]] = {
     "one core against bare PyTorch": _about_ratios,
     "the floor": _about_floor,
     "growth": _about_growth,
