@@ -16,6 +16,7 @@ Names of labels, tags and inputs, the threshold and the lexicon are in the file'
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -99,10 +100,12 @@ def _traced(exported: _Exported) -> bytes:
     stream = io.BytesIO()
     (example,) = (torch.from_numpy(inputs) for inputs in exported.inputs(2, 0))
     axes = exported.dynamic
+    # Layers may hold weights otherwise than they name them, so that they are constants of the file.
+    constant = copy.deepcopy(exported).eval().requires_grad_(False)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            exported.eval(),
+            constant,
             (example,),
             stream,  # type: ignore[arg-type]
             input_names=[exported.name],
