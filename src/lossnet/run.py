@@ -32,6 +32,7 @@ from lossnet.training.tracking import Tracker, flat, tracker
 __all__ = [
     "Fitted",
     "Run",
+    "completed",
     "find_device",
     "finish",
     "fit",
@@ -96,16 +97,13 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     >>> 0 < result["metrics"]["test"]["f1"] <= 1
     True
     """
-    loss = run.loss or default_loss(run.method)
-    check_names(run.method, loss)
+    run = completed(run)
     device = find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
     if output is not None and output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file; give a folder for what the run leaves")
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    run = dataclasses.replace(run, loss=loss, settings=settings)
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
@@ -113,6 +111,18 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             data = read(run)
         fitted = fit(run, data, follow=follow, processes=processes)
         return finish(run, data, fitted, processes)
+
+
+def completed(run: Run) -> Run:
+    """The run with its loss and settings filled in; a method or loss that does not exist is refused.
+
+    >>> completed(Run("bibtex")).loss
+    'nce'
+    """
+    loss = run.loss or default_loss(run.method)
+    check_names(run.method, loss)
+    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
+    return dataclasses.replace(run, loss=loss, settings=settings)
 
 
 def read(run: Run) -> Loaded:

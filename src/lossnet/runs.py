@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from lossnet.build import check_names, default_loss
 from lossnet.data import Loaded, MultiLabelData
 from lossnet.run import (
     Fitted,
     Run,
+    completed,
     find_device,
     finish,
     new_model,
@@ -29,7 +29,7 @@ from lossnet.run import (
     trainer_of,
     tune_and_measure,
 )
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import NonFiniteLoss, fit_together, why_alone
 
 __all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
@@ -64,19 +64,17 @@ def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None
     """
     if seeds < 1:
         raise ValueError(f"--seeds must be 1 or more, not {seeds}")
-    loss = run.loss or default_loss(run.method)
-    check_names(run.method, loss)
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
+    run = completed(run)
     sweep = sweep or {}
     made = []
     for values in itertools.product(*sweep.values()):
         changes = dict(zip(sweep, values, strict=True))
-        changed = Settings.of({**dataclasses.asdict(settings), **changes})
+        changed = Settings.of({**dataclasses.asdict(run.settings or Settings()), **changes})
         for seed in range(run.seed, run.seed + seeds):
             words = [f"{name}={value}" for name, value in {**changes, "seed": seed}.items()]
             folder = re.sub(r"[^\w.=+-]", "-", "-".join(words))
             output = None if run.output is None else Path(run.output) / folder
-            made.append(dataclasses.replace(run, loss=loss, settings=changed, seed=seed, output=output))
+            made.append(dataclasses.replace(run, settings=changed, seed=seed, output=output))
     return made
 
 

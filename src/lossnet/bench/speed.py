@@ -66,12 +66,11 @@ def run(output: Path, data_dir: Path | None, device: str = "auto") -> None:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, the cores that we may use, the GPU, and how busy the machine was before."""
+    """The processor, the cores that we may use, and how busy the machine was before."""
     names = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     return {
         "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load": os.getloadavg()[0],
     }
 
@@ -228,10 +227,10 @@ def _pass_seconds(rows: int = 320, labels: int = 159, samples: int = 20, turns: 
 
 def page(content: dict[str, Any]) -> str:
     """The page of results, made of what was measured."""
-    where, sections = content["machine"], [_about(content)]
+    sections = [_about(content)]
     for name, section in _SECTIONS.items():
         if name in content:
-            sections.append(section(content[name], where))
+            sections.append(section(content[name]))
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -247,7 +246,7 @@ def _about(content: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_ratios(against: dict[str, Any], _: dict[str, Any]) -> list[str]:
+def _about_ratios(against: dict[str, Any]) -> list[str]:
     middle = {name: statistics.median(found) for name, found in against["seconds per batch"].items()}
     return [
         f"## One core, {against['data']}",
@@ -266,7 +265,7 @@ def _about_ratios(against: dict[str, Any], _: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_floor(floor: dict[str, Any], _: dict[str, Any]) -> list[str]:
+def _about_floor(floor: dict[str, Any]) -> list[str]:
     rates = floor["rates"]
     return [
         "## The floor",
@@ -283,7 +282,7 @@ def _about_floor(floor: dict[str, Any], _: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_growth(growth: dict[str, Any], _: dict[str, Any]) -> list[str]:
+def _about_growth(growth: dict[str, Any]) -> list[str]:
     return [
         "## Growth",
         "",
@@ -297,7 +296,7 @@ def _about_growth(growth: dict[str, Any], _: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_million(found: dict[str, Any], _: dict[str, Any]) -> list[str]:
+def _about_million(found: dict[str, Any]) -> list[str]:
     limit = LIMITS["gigabytes"]
     return [
         "## A million sparse rows",
@@ -315,7 +314,7 @@ def _about_million(found: dict[str, Any], _: dict[str, Any]) -> list[str]:
     ]
 
 
-def _about_gpu(found: list[dict[str, Any]], where: dict[str, Any]) -> list[str]:
+def _about_gpu(found: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"## One GPU: {found[0]['device']}, torch {found[0]['torch']}",
         "",
@@ -336,7 +335,7 @@ def _about_gpu(found: list[dict[str, Any]], where: dict[str, Any]) -> list[str]:
 
 
 #: what is said of each part that was measured
-_SECTIONS: dict[str, Callable[[Any, dict[str, Any]], list[str]]] = {
+_SECTIONS: dict[str, Callable[[Any], list[str]]] = {
     "one core against bare PyTorch": _about_ratios,
     "the floor": _about_floor,
     "growth": _about_growth,

@@ -15,11 +15,12 @@ from lossnet.data import MultiLabelData
 from lossnet.decoding import Threshold
 from lossnet.energies import Energy
 from lossnet.model import ModelError, load_energy
-from lossnet.report.draw import Line, heat_map, image, line_chart
+from lossnet.report.draw import Line, image, line_chart
 from lossnet.report.evidence import Evidence, Output, Section, Tell
+from lossnet.report.learned import heat_maps, pair_table
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.scores import score_table
-from lossnet.report.tables import Cell, missing, table, two_digits, with_sign
+from lossnet.report.tables import missing, with_sign
 
 __all__ = ["sections"]
 
@@ -100,11 +101,7 @@ def _maps(found: Interactions, names: Sequence[str]) -> Markup:
     )
     if len(order) < len(names):
         note += f" The {len(order)} most frequent of {len(names)} labels."
-    figures = [
-        tag("figure", tag("figcaption", title), heat_map(_off_diagonal(matrix), title, shown))
-        for title, matrix in maps.items()
-    ]
-    return join(tag("div", *figures, class_="charts"), tag("p", note, class_="note"))
+    return heat_maps({title: _off_diagonal(matrix) for title, matrix in maps.items()}, shown, note)
 
 
 def _off_diagonal(matrix: Tensor) -> NDArray[np.float64]:
@@ -114,17 +111,7 @@ def _off_diagonal(matrix: Tensor) -> NDArray[np.float64]:
 
 
 def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
-    rows = [
-        [
-            Cell(f"{names[pair.first]} · {names[pair.second]}"),
-            Cell(two_digits(pair.learned)),
-            Cell(with_sign(pair.association)),
-            Cell(str(pair.together)),
-        ]
-        for pair in pairs
-    ]
-    shown = table(["labels", "learned", "φ", "both in train"], rows) if rows else tag("p", "No pair.")
-    return tag("div", tag("h3", title), shown)
+    return pair_table(title, pairs, names, "·", ["labels", "learned", "φ", "both in train"])
 
 
 def _pulls(energy: Energy, x: Tensor, y: Tensor, found: Interactions, names: Sequence[str]) -> Markup:

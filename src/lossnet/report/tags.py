@@ -20,11 +20,11 @@ from lossnet.analysis import (
 )
 from lossnet.data import Lexicon, Sentences
 from lossnet.model import load_energy
-from lossnet.report.draw import heat_map
 from lossnet.report.evidence import Evidence, Output, Section, Tell
+from lossnet.report.learned import heat_maps, pair_table
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.scores import score_table
-from lossnet.report.tables import Cell, missing, table, two_digits, with_sign
+from lossnet.report.tables import Cell, missing, table, with_sign
 from lossnet.spans import find_spans
 from lossnet.tasks import TagTask
 
@@ -123,29 +123,13 @@ def _maps(found: Transitions, names: Sequence[str], in_order: bool) -> Markup:
     note = "Rows are the first of two tags, columns the next. Orange is positive, blue negative."
     if len(order) < len(names):
         note += f" The {len(order)} most frequent of {len(names)} tags."
-    figures = [
-        tag(
-            "figure",
-            tag("figcaption", title),
-            heat_map(matrix[order][:, order].double().numpy(), title, shown),
-        )
-        for title, matrix in maps.items()
-    ]
-    return join(tag("div", *figures, class_="charts"), tag("p", note, class_="note"))
+    return heat_maps(
+        {title: matrix[order][:, order].double().numpy() for title, matrix in maps.items()}, shown, note
+    )
 
 
 def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
-    rows = [
-        [
-            Cell(f"{names[pair.first]} → {names[pair.second]}"),
-            Cell(two_digits(pair.learned)),
-            Cell(with_sign(pair.association)),
-            Cell(str(pair.together)),
-        ]
-        for pair in pairs
-    ]
-    shown = table(["tags", "learned", "log-odds", "in train"], rows) if rows else tag("p", "No pair.")
-    return tag("div", tag("h3", title), shown)
+    return pair_table(title, pairs, names, "→", ["tags", "learned", "log-odds", "in train"])
 
 
 # ---------------------------------------------------------------- spans and tags

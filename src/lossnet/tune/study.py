@@ -28,11 +28,10 @@ import torch
 import yaml
 
 from lossnet import scores
-from lossnet.build import build, check_names, default_loss
+from lossnet.build import build
 from lossnet.data import Loaded
-from lossnet.data import load as load_data
-from lossnet.run import Run, find_device, fit, write_text
-from lossnet.settings import Settings, recipe_settings
+from lossnet.run import Run, completed, find_device, fit, read, write_text
+from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss
 from lossnet.training.tracking import Tracker
@@ -118,7 +117,7 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     if wanted.trials < 1:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
     wanted = _complete(wanted)
-    data = _without_test(_load(wanted.run))
+    data = _without_test(read(wanted.run))
     space = _space(wanted, data)
     with _storage_errors(wanted), _storage(wanted) as storage:
         study = _open(wanted, storage, space, data)
@@ -129,30 +128,13 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
 
 def _complete(wanted: Search) -> Search:
     """With all names and settings filled in."""
-    run = wanted.run
-    loss = run.loss or default_loss(run.method)
-    check_names(run.method, loss)
+    run = dataclasses.replace(completed(wanted.run), output=None, resume=False, track=None)
     find_device(run.device)
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    run = dataclasses.replace(run, loss=loss, settings=settings, output=None, resume=False, track=None)
-    study = wanted.study or f"{Path(run.data).stem}-{run.method}-{loss}"
+    study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file; give a folder for what the search leaves")
     return dataclasses.replace(wanted, run=run, study=study, output=output)
-
-
-def _load(run: Run) -> Loaded[Any]:
-    assert run.settings is not None
-    return load_data(
-        run.data,
-        data_dir=run.data_dir,
-        split=run.split,
-        labels=run.labels,
-        progress=run.progress,
-        features=run.settings.features or None,
-        embeddings=run.embeddings,
-    )
 
 
 def _without_test(data: Loaded[Any]) -> Loaded[Any]:
