@@ -17,6 +17,7 @@ Checksums tell damage, not malice.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -89,7 +90,7 @@ class Model:
             raise TypeError(f"this model predicts {self.task.kind}, not sets of labels")
         return self.task
 
-    def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[np.float32]:
+    def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[Any]:
         """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, or ``(instances, height,
         width)`` for images, channels last, or ``(instances, length, tags)`` for sentences, zeros on padding.
 
@@ -97,7 +98,7 @@ class Model:
         and lists of mappings, with columns by name.  Sentences are texts or lists of tokens.
         """
         probabilities, _ = self.probabilities(self.task.inputs(x), device)
-        array: NDArray[np.float32] = probabilities.cpu().numpy()
+        array: NDArray[Any] = probabilities.cpu().numpy()
         return array
 
     def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
@@ -118,8 +119,17 @@ class Model:
         """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""
         self.method.to(device).eval()
         views = self.task.crops(self.settings)
-        whole = self.method.predict if views is None else views.averaged(self.method.predict)
+        whole = self._predict if views is None else views.averaged(self._predict)
         return predict(whole, data, device)
+
+    def double(self) -> Model:
+        """A copy that computes in float64: no rounding then tells where among others a row was."""
+        return dataclasses.replace(self, method=copy.deepcopy(self.method).double())
+
+    def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Inputs in the precision of the networks."""
+        precision = next(self.method.parameters()).dtype
+        return self.method.predict(x.to(precision) if x.is_floating_point() else x, mask)
 
     def files(self) -> dict[str, bytes]:
         """What a folder holds, by the names of its files; `from_files` takes it back."""

@@ -79,6 +79,15 @@ def test_sparse_is_dense(problem, fitted, kind):
     np.testing.assert_array_equal(thin.predict(x), dense.predict(kind(x)))
 
 
+def test_a_row_is_the_same_wherever_it_stands(problem, fitted):
+    X, _ = problem
+    generator = np.random.default_rng(0)
+    together = fitted.predict_proba(X)
+    for size in (1, 3, 20, 37, len(X)):
+        rows = generator.permutation(len(X))[:size]
+        np.testing.assert_allclose(fitted.predict_proba(X[rows]), together[rows], rtol=1e-12)
+
+
 def test_names_go_in_and_out(problem, fitted):
     x, y = frames(*problem)
     classifier = quick().fit(x, y)

@@ -141,7 +141,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ predicting
 
-    def _probabilities(self, x: Any) -> NDArray[np.float32]:
+    def _probabilities(self, x: Any) -> NDArray[Any]:
         return self.model_.predict_proba(x, find_device(self.device))
 
     def _check_fitted(self) -> None:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from lossnet.data import Loaded, MultiLabelData, Preprocessor
 from lossnet.estimators.base import Estimator
+from lossnet.run import find_device
 from lossnet.scores import F1
 from lossnet.tasks import LabelTask
 
@@ -79,7 +80,7 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:
         """Probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1."""
         self._check_fitted()
-        found = self._probabilities(self._inputs(X)).astype(np.float64)
+        found = self._probabilities(self._inputs(X))
         if not self.multilabel_:
             total = found.sum(1, keepdims=True)
             found = np.where(total > 0, found / np.where(total > 0, total, 1), 1 / found.shape[1])
@@ -108,6 +109,10 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return float(np.average(F1()(chosen, truth).squeeze(1).numpy()[labelled], weights=weights))
 
     # ------------------------------------------------------------------ what users give and get
+
+    def _probabilities(self, x: Any) -> NDArray[Any]:
+        """In float64: float32 products round a row by its place among others, where users may compare."""
+        return self.model_.double().predict_proba(x, find_device(self.device))
 
     def _inputs(self, X: Any) -> Any:
         return validate_data(
