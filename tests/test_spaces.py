@@ -12,6 +12,7 @@ from scipy import optimize, stats
 from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
+from lossnet.coins import flip
 from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
 
 fast = settings(max_examples=40, deadline=None, database=None)
@@ -497,12 +498,12 @@ def test_perturbations_follow_the_field(field):
     torch.testing.assert_close(perturbed, expected.sigmoid())
 
 
-def test_masks_without_noise_draw_what_bernoulli_draws():
+def test_masks_without_noise_flip_coins():
     logits = random_logits((5, 4)).float()
     torch.manual_seed(3)
     drawn = Mask().sample(logits, 7)
     torch.manual_seed(3)
-    assert torch.equal(drawn, torch.bernoulli(logits.sigmoid().unsqueeze(1).expand(2, 7, 5, 4)))
+    assert torch.equal(drawn, flip(logits.sigmoid(), 7))
     torch.manual_seed(3)
     perturbed = Prediction(Mask(), logits).perturb(7, 0.5)
     torch.manual_seed(3)

@@ -29,6 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet import coins
+
 __all__ = [
     "Batch",
     "Blocks",
@@ -131,13 +133,11 @@ class _Binary(Space):
 
     def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
-        probabilities = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
-        shape = (logits.shape[0], count, *logits.shape[1:])
-        return self._masked(self.bernoulli(probabilities.expand(shape)), mask)
+        return self._masked(self.flip(torch.sigmoid(logits.detach()).nan_to_num(), count), mask)
 
-    def bernoulli(self, probabilities: Tensor) -> Tensor:
-        """1 with these probabilities ``(batch, count, *event)``, else 0; units independent."""
-        return torch.bernoulli(probabilities)
+    def flip(self, chances: Tensor, count: int) -> Tensor:
+        """1 with these chances ``(batch, *event)``, else 0; ``(batch, count, *event)``, all independent."""
+        return coins.flip(chances, count)
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         # log P(y) = Σ_i y_i·l_i − softplus(l_i): the normaliser is the same for all candidates.

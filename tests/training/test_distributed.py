@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn import functional as F
 
+from lossnet import coins
 from lossnet.cli import main
 from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
 from lossnet.training import Checkpoint
@@ -261,7 +262,9 @@ DRAWN = {
     "integers": lambda rows: torch.randint(9, (len(LOGITS[rows]), 2)),
     "bounded integers": lambda rows: torch.randint(3, 9, size=(2 * len(LOGITS[rows]),)).view(-1, 2),
     "coins": lambda rows: torch.zeros_like(LOGITS[rows]).bernoulli_(0.3),
+    "coins from bytes": lambda rows: coins.flip(LOGITS[rows].sigmoid(), 3),
     "dropout": lambda rows: nn.Dropout(0.4)(LOGITS[rows]),
+    "dropout from bytes": lambda rows: coins.Dropout(0.4)(LOGITS[rows]),
     "dropout in place": lambda rows: nn.Dropout(0.4, inplace=True)(LOGITS[rows].clone()),
     "dropout, turned": lambda rows: F.dropout(TOKENS[rows].transpose(1, 2), 0.3),
     "dropout, expanded": lambda rows: F.dropout(LOGITS[rows].unsqueeze(1).expand(-1, 3, -1), 0.3),

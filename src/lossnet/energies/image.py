@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lossnet.coins import Dropout
 from lossnet.energies.base import Energy
 from lossnet.nets.fcn import Normalise, UNet, conv
 from lossnet.nets.layers import linear
@@ -57,7 +58,7 @@ class ImageEnergy(Energy):
         self.coarse = conv(middle, coarse, 5, stride=2)
         cells = 1 if size is None else -(-size[0] // 4) * -(-size[1] // 4)
         self.first = linear(coarse * cells, hidden[0])
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.second = linear(hidden[0], hidden[1])
         self.weights = linear(hidden[1], 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from lossnet.coins import Dropout
 from lossnet.nets.layers import InputLayer, linear
 
 __all__ = ["MLP"]
@@ -28,7 +29,7 @@ class MLP(nn.Sequential):
         for _ in range(layers):
             modules += [(linear if modules else InputLayer)(width, hidden), nn.Softplus()]
             if dropout:
-                modules.append(nn.Dropout(dropout))
+                modules.append(Dropout(dropout))
             width = hidden
         if outputs is not None:
             modules.append((linear if modules else InputLayer)(width, outputs))

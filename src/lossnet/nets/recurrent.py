@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lossnet.coins import Dropout
 from lossnet.nets.layers import linear
 
 __all__ = [
@@ -130,7 +131,7 @@ class BiLSTM(nn.Module):
         self.words = words
         self.forwards = nn.LSTM(words.width, hidden, batch_first=True)
         self.backwards = nn.LSTM(words.width, hidden, batch_first=True)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.width = 2 * hidden
 
     def forward(self, x: Tensor) -> Tokens:

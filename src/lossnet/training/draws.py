@@ -23,9 +23,9 @@ class WholeBatchDraws(TorchFunctionMode):
 
     Instances lie along the first axis, each with as many rows as the others.  Changed are `torch.bernoulli`,
     `multinomial`, `rand`, `randn`, `randint`, `rand_like` and `randn_like`, the methods ``bernoulli_``,
-    ``normal_`` and ``uniform_``, and dropout, of elements or channels.  Left alone is what has a generator
-    of its own, what has no first axis of that length, and what a kernel draws inside, as recurrent networks
-    and attention do for their dropout.
+    ``normal_``, ``uniform_`` and ``random_``, and dropout, of elements or channels.  Left alone is what has a
+    generator of its own, what has no first axis of that length, and what a kernel draws inside, as recurrent
+    networks and attention do for their dropout.
 
     >>> _ = torch.manual_seed(0)
     >>> whole = torch.randn(5, 3)
@@ -140,6 +140,7 @@ _DRAWS: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.bernoulli_: _in_place,
     Tensor.normal_: _in_place,
     Tensor.uniform_: _in_place,
+    Tensor.random_: _in_place,
     torch.bernoulli: _by_row,
     torch.multinomial: _by_row,
     Tensor.bernoulli: _by_row,

@@ -22,9 +22,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from lossnet import coins
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
 from lossnet.spaces import MultiLabel
+from lossnet.training.descent import step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
 
@@ -136,8 +138,8 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def bernoulli(self, probabilities: Tensor) -> Tensor:
-        return self.streams.each(super().bernoulli, probabilities)
+    def flip(self, chances: Tensor, count: int) -> Tensor:
+        return self.streams.each(lambda own: coins.flip(own, count), chances)
 
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)
@@ -196,20 +198,16 @@ class _Dropout(nn.Module):
 
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__()
-        self.probability, self.streams = probability, streams
+        self._alone, self.streams = coins.Dropout(probability), streams
         self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-
-        def draw(part: Tensor) -> Tensor:
-            return nn.functional.dropout(part, self.probability)
-
         # Of ones, so that autograd sees one product and not R pieces.
         if x.shape not in self._ones:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        return x * self.streams.each(draw, self._ones[x.shape])
+        return x * self.streams.each(self._alone, self._ones[x.shape])
 
 
 def stackable(network: nn.Module) -> str | None:
@@ -220,7 +218,7 @@ def stackable(network: nn.Module) -> str | None:
     'LSTM layers have no stacked form'
     """
     for module in network.modules():
-        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, nn.Dropout):
+        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, coins.Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
 
@@ -244,7 +242,7 @@ class Stack:
     def __init__(
         self,
         networks: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.AdamW],
         clips: Sequence[float],
         streams: Streams,
     ) -> None:
@@ -267,14 +265,9 @@ class Stack:
         scales = (self._clips / (norms + 1e-6)).clamp(max=1)  # as torch clips
         scaled = [gradient * scales.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
-        def step(index: int) -> None:
-            for parameter, gradient in zip(self._owners[index], scaled, strict=True):
-                parameter.grad = gradient[index]
-            self._optimizers[index].step()
-            for parameter in self._owners[index]:
-                parameter.grad = None
-
-        self._streams.apart(step)
+        self._streams.apart(
+            lambda index: step(self._optimizers[index], [gradient[index] for gradient in scaled])
+        )
         return norms
 
     def release(self) -> None:
@@ -289,7 +282,7 @@ def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], strea
     if isinstance(module, InputLayer | nn.Linear):
         bias = None if module.bias is None else parameters[module.bias]
         return Linear(parameters[module.weight], bias, upright=isinstance(module, InputLayer))
-    if isinstance(module, nn.Dropout):
+    if isinstance(module, coins.Dropout):
         return _Dropout(module.p, streams)
     twin = copy.copy(module)
     twin._modules = {

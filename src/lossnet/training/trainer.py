@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lossnet import scores
 from lossnet.methods.base import Method, Stage, Update
@@ -30,6 +29,7 @@ from lossnet.training.checkpoint import (
     rate_tensors_kept,
     restore_optimizer,
 )
+from lossnet.training.descent import descend
 from lossnet.training.distributed import Processes
 from lossnet.training.evaluation import Dataset, Views, arranged, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
@@ -148,7 +148,7 @@ class Trainer:
         self.tracker = tracker
         self.processes = processes or Processes()
         self._position = _Position()
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._optimizers: dict[str, torch.optim.AdamW] = {}
         self._schedules: dict[str, torch.optim.lr_scheduler.ReduceLROnPlateau] = {}
         self._best: dict[str, Tensor] = {}
         self._stop_requested = False
@@ -333,20 +333,13 @@ class Trainer:
 
     def _apply(self, update: Update) -> dict[str, Tensor]:
         optimizer = self._optimizers[update.network]
-        parameters = optimizer.param_groups[0]["params"]
         gradients: Sequence[Tensor | None] | None = update.gradients
         if gradients is None:
             # Only this network's gradients: those of the other one would pile up unused.
+            parameters = optimizer.param_groups[0]["params"]
             gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
         gradients, loss, measured = self._totals(update, gradients)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        norm = get_total_norm([gradient for gradient in gradients if gradient is not None])
-        if self.device.type != "cpu" or norm > self.clip:
-            clip_grads_with_norm_(parameters, self.clip, norm)
-        optimizer.step()
-        for parameter in parameters:
-            parameter.grad = None
+        norm = descend(optimizer, gradients, self.clip)
         return {"loss": loss, "gradient_norm": norm, **measured}
 
     def _totals(
