@@ -10,11 +10,11 @@ import shlex
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_type_hints
 
 import docstring_parser
 import numpy as np
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from lossnet.tune import Found
 
 __all__ = ["main"]
+
+T = TypeVar("T")
 
 TRAIN_EXAMPLES = """examples:
   lossnet train digits-completion
@@ -168,7 +170,7 @@ def _report_of(output: Path, options: Namespace) -> None:
 
 def _train_many(run: Run, options: Namespace) -> None:
     """Several seeds, and every combination of the settings that are swept."""
-    swept = dict(map(parse_sweep, options.sweep or ()))
+    swept = _each_once("--sweep", map(parse_sweep, options.sweep or ()))
     results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
     heading, rows = summary(results, list(swept))
     table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
@@ -177,6 +179,16 @@ def _train_many(run: Run, options: Namespace) -> None:
     _print(table)
     if run.output is not None:
         _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
+
+
+def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """What was given for each setting; for none of them twice."""
+    found: dict[str, T] = {}
+    for name, values in named:
+        if name in found:
+            raise ValueError(f"{option}: {name} is there twice; write all of its values after one {name}=")
+        found[name] = values
+    return found
 
 
 def _run(options: Namespace, **others: Any) -> Run:
@@ -206,7 +218,7 @@ def _tune(options: Namespace) -> None:
     wanted = Search(
         _run(options),
         options.trials,
-        dict(map(parse, options.search or ())),
+        _each_once("--search", map(parse, options.search or ())),
         frozenset(name for name in names if _flag(name) in flags),
         options.study,
         options.storage,

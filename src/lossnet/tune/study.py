@@ -30,7 +30,7 @@ import yaml
 from lossnet import scores
 from lossnet.build import build
 from lossnet.data import Loaded
-from lossnet.run import Run, completed, find_device, fit, read, write_text
+from lossnet.run import Run, check_folder, completed, find_device, fit, read, write_text
 from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss
@@ -132,8 +132,7 @@ def _complete(wanted: Search) -> Search:
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file; give a folder for what the search leaves")
+    check_folder(output)
     return dataclasses.replace(wanted, run=run, study=study, output=output)
 
 
