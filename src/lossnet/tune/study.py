@@ -244,6 +244,9 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
     """The study, made with its trials if it is not there, or found and compared with what is asked for."""
     optuna = _optuna()
     description = _description(wanted, space, data)
+    others = [name for name in optuna.get_all_study_names(storage) if name != wanted.study]
+    if others and not wanted.storage:  # whose recipe would be overwritten
+        raise ValueError(f"{wanted.output} holds the study {others[0]!r}; choose another --output")
     with _quiet():
         try:
             study = optuna.create_study(storage=storage, study_name=wanted.study, direction="maximize")
@@ -445,10 +448,15 @@ class _Worker:
             raise
 
     def _train(self, trial: Trial) -> float:
+        from optuna import TrialPruned
+
         run = self.wanted.run
         values = dataclasses.asdict(self.settings)
         values |= {name: where.suggest(trial, name) for name, where in self.space.items()}
-        run = dataclasses.replace(run, settings=Settings(**values))
+        try:
+            run = dataclasses.replace(run, settings=Settings(**values))
+        except ValueError as error:  # each of them may be had, but not together
+            raise TrialPruned(str(error)) from None
         fitted = fit(run, self.data, follow=_Report(trial, self.metric, self.stages))
         trial.set_user_attr("valid", fitted.metrics["valid"])
         return fitted.metrics["valid"][self.metric]
