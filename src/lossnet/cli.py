@@ -57,8 +57,8 @@ TRAIN_EXAMPLES = """examples:
 
 TUNE_EXAMPLES = """examples:
   lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
-  lossnet tune bibtex --method seal --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/tuned
-  lossnet tune bibtex --output runs/tuned    # once more: goes on, or helps; workers share the trials
+  lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
+  lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
   lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
   lossnet train bibtex --recipe runs/tuned/best.yaml
 """

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -287,11 +288,13 @@ def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) ->
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
-    """Metrics on valid and test; tunes the model's threshold on valid."""
+    """Metrics on valid and, where it has labels, test; tunes the model's threshold on valid."""
     valid = model.probabilities(data.valid, device)
     model.threshold = model.task.tune(*valid)
     metrics = {"valid": model.task.measure(*valid, model.threshold)}
-    if len(data.test):
+    if isinstance(data.test, MultiLabelData) and len(data.test) and not data.test.y.nnz:
+        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
+    elif len(data.test):
         metrics["test"] = model.task.measure(*model.probabilities(data.test, device), model.threshold)
     return metrics
 
@@ -303,6 +306,8 @@ def write_json(path: Path, content: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text so that a kill leaves the old file or the new one."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")

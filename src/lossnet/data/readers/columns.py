@@ -43,7 +43,7 @@ def read_columns(
 def stream_columns(
     path: str | PathLike[str], columns: int | None = None, lines: Iterator[str] | None = None
 ) -> Iterator[list[Row]]:
-    """The sentences that `read_columns` reads, one at a time; of its ``lines``, if somebody has them already."""
+    """The sentences that `read_columns` reads, one at a time; from its ``lines``, where they are at hand."""
     return _sentences(path, stream_lines(path) if lines is None else lines, columns)
 
 
