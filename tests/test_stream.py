@@ -321,18 +321,16 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme):
         stream.evaluate(model, path)
 
 
-@pytest.fixture
-def tagger():
+def tagger_of(method="cross-entropy", loss="none"):
     """A model of tags that was trained on nothing."""
     sentences = Sentences((("Ann", "saw", "Bo"),), (("N", "V", "N"),))
     task = TagTask(Lexicon.fit(sentences, tags=("N", "V")))
-    settings = Settings(task_hidden=4)
-    method = build("cross-entropy", "none", settings, task)
-    return Model(method, ("cross-entropy", "none"), settings, task, 0.5)
+    settings = Settings(task_hidden=4, energy_hidden=4)
+    return Model(build(method, loss, settings, task), (method, loss), settings, task, 0.5)
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_a_pipe_is_read_to_its_end(tagger, tmp_path, columns):
+def test_a_pipe_is_read_to_its_end(tmp_path, columns):
     """What was looked at to tell columns from text cannot be read again."""
     count = 3000
     between, end = ("\n", "\n\n") if columns else (" ", "\n")
@@ -341,14 +339,16 @@ def test_a_pipe_is_read_to_its_end(tagger, tmp_path, columns):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=(text,))
     writer.start()
-    found = list(stream.predict_tags(tagger, pipe))
+    found = list(stream.predict_tags(tagger_of(), pipe))
     writer.join()
     assert [[token for token, _ in tokens] for tokens in found] == [
         ["Ann", "saw", f"Bo{number}"] for number in range(count)
     ]
 
 
-def test_no_sentences_are_no_tags(tagger, tmp_path, capsys):
+@pytest.mark.parametrize("names", [("cross-entropy", "none"), ("crf", "likelihood"), ("spen", "margin")])
+def test_no_sentences_are_no_tags(names, tmp_path, capsys):
+    tagger = tagger_of(*names)
     assert tagger.tag([]) == []
     assert len(tagger.predict_proba([])) == 0
     tagger.save(tmp_path / "run")

@@ -295,7 +295,7 @@ class Sentences:
         """The sentences ``indices``, padded to the longest of them."""
         rows = row_numbers(indices, len(self))
         lengths = self._lengths[rows]
-        place = np.arange(lengths.max(initial=1))  # LSTMs refuse sentences of no length, even none
+        place = np.arange(lengths.max(initial=0))
         where = np.where(place < lengths[:, None], self._starts[rows, None] + place, -1)
         numbers, tags, one_hot = self._flat
         at = torch.from_numpy(where)
