@@ -106,6 +106,12 @@ def test_images_of_a_size_that_strides_do_not_divide_keep_that_size(tmp_path):
     assert json.loads(session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["size"]) == [10, 7]
 
 
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    with pytest.raises(ValueError, match="is a folder; give the name of a file"):
+        export(model_of(label_task()), tmp_path / "")
+    assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
+
+
 def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
     model = model_of(label_task())
     monkeypatch.setattr(Model, "predict_proba", lambda self, x: np.full((len(x), 3), 0.5, np.float32))

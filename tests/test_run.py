@@ -288,3 +288,19 @@ def test_json_is_replaced_atomically(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no"):
         write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_test_rows_without_labels_do_not_cost_the_run(tmp_path, digits):
+    """They are found out when all has been trained."""
+    rows = digits.test
+    bare = dataclasses.replace(rows, y=rows.y * 0)
+    with pytest.warns(UserWarning, match="no test row has a label"):
+        result = train(quick(tmp_path / "run"), dataclasses.replace(digits, test=bare))
+    assert set(result["metrics"]) == {"valid"}
+    assert lossnet.load(tmp_path / "run").label_names == digits.train.label_names
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    with pytest.raises(ValueError, match="is a folder; give the name of a file"):
+        write_json(tmp_path / "", {})
+    assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))

@@ -11,7 +11,7 @@ from lossnet.cli import main
 from lossnet.model import load
 from lossnet.run import Run, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
-from lossnet.settings import Settings
+from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
 
 SMALL = Settings(
@@ -137,6 +137,11 @@ def test_runs_that_diverge_are_named_at_the_end(tmp_path):
         (["--sweep", "task_lr=-1"], "must be above 0"),
         (["--sweep", "clip=1,1.0"], "given twice"),
         (["--sweep", "clip=[1"], "--sweep clip=[1"),
+        (["--sweep", "clip=1", "clip=2"], "--sweep: clip is there twice"),
+        (
+            ["--energy-steps", "1", "--sweep", "implicit_every=1,2"],
+            "must be at most energy_steps=1",
+        ),
         (["--seeds", "0"], "--seeds must be 1 or more"),
         (["--seeds", "2", "--resume"], "give their --output"),
     ],
@@ -151,6 +156,50 @@ def test_values_are_read_as_settings_have_them():
     assert parse_sweep("samples=1,2") == ("samples", [1, 2])
     assert parse_sweep("conditioned=true,false") == ("conditioned", [True, False])
     assert parse_sweep("solver=identity,neumann") == ("solver", ["identity", "neumann"])
+
+
+def test_values_are_judged_beside_the_other_settings(tmp_path):
+    name, values = parse_sweep("implicit_every=1,2")
+    made = variants(run_of(method="implicit", energy_steps=2), 1, {name: values})
+    assert [run.settings.implicit_every for run in made] == [1, 2]
+
+
+def test_runs_without_settings_take_the_recipe_as_a_lone_run_does(monkeypatch):
+    runs = [Run("digits-pairs", "cross-entropy", seed=seed, device="cpu", progress=False) for seed in (0, 1)]
+    monkeypatch.setattr(Trainer, "_goes_on", lambda self: self._position.epoch < 1)
+    recipe = recipe_settings("digits-pairs", "cross-entropy", "none")
+    assert recipe
+    for result in train_many(runs):
+        assert result["loss"] == "none"
+        assert {name: result["settings"][name] for name in recipe} == recipe
+
+
+def test_no_runs_are_no_results():
+    assert train_many([]) == []
+
+
+def test_a_finished_run_on_other_data_is_not_taken_for_this_one(tmp_path):
+    train_many(variants(run_of(tmp_path, "cross-entropy", epochs=1), 1))
+    other = Run(**{**vars(run_of(tmp_path, "cross-entropy", epochs=1)), "data": "digits-completion"})
+    with pytest.raises(ValueError, match="seed=0 holds a run on other data"):
+        train_many(variants(Run(**{**vars(other), "resume": True}), 1))
+
+
+def test_runs_are_on_the_same_data():
+    runs = [run_of(method="cross-entropy"), run_of(method="cross-entropy")]
+    runs[1] = Run(**{**vars(runs[1]), "data": "digits-completion"})
+    with pytest.raises(ValueError, match="same data"):
+        train_many(runs)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_folder_that_cannot_be_made_is_told_of_before_training(tmp_path, monkeypatch, seeds):
+    (tmp_path / "taken").write_text("a file")
+    monkeypatch.setattr(Trainer, "_run_epoch", None)
+    with pytest.raises(ValueError, match="taken is a file; give a folder"):
+        train_many(variants(run_of(tmp_path / "taken"), seeds))
+    with pytest.raises(ValueError, match="taken is a file; give a folder"):
+        train(run_of(tmp_path / "taken" / "inner"))
 
 
 def test_sparse_inputs_on_a_cpu_go_one_by_one(tmp_path):

@@ -1,6 +1,8 @@
 """Files in parts give what they give as a whole."""
 
 import csv
+import os
+import threading
 import tracemalloc
 from functools import partial
 from itertools import islice
@@ -273,6 +275,17 @@ def test_labels_of_a_file_in_parts(labels, tmp_path, monkeypatch, capsys):
     assert len(out.read_text().splitlines()) == 36, "what was predicted before the bad row is kept"
 
 
+def test_what_is_read_is_not_written_over(labels, tmp_path, capsys):
+    model, path = labels
+    model.save(tmp_path / "run")
+    before = path.read_bytes()
+    (tmp_path / "link.csv").symlink_to(path)
+    for out in (path, tmp_path / "run" / ".." / path.name, tmp_path / "link.csv"):
+        assert main(["predict", str(tmp_path / "run"), str(path), "-o", str(out)]) == 2
+        assert "would be written over what is read" in capsys.readouterr().err
+        assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("scheme", ["IOB1", "none"])
 def test_tags_of_a_file_in_parts(tmp_path, scheme):
     spans = ["I-PER I-PER O I-LOC", "O I-PER B-PER O", "O I-LOC I-LOC O"]
@@ -306,6 +319,44 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme):
     path.write_text("Ann N\nsaw V\n")
     with pytest.raises(DataError, match="it has 2 columns; words, column2, and tags are needed"):
         stream.evaluate(model, path)
+
+
+def tagger_of(method="cross-entropy", loss="none"):
+    """A model of tags that was trained on nothing."""
+    sentences = Sentences((("Ann", "saw", "Bo"),), (("N", "V", "N"),))
+    task = TagTask(Lexicon.fit(sentences, tags=("N", "V")))
+    settings = Settings(task_hidden=4, energy_hidden=4)
+    return Model(build(method, loss, settings, task), (method, loss), settings, task, 0.5)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_pipe_is_read_to_its_end(tmp_path, columns):
+    """What was looked at to tell columns from text cannot be read again."""
+    count = 3000
+    between, end = ("\n", "\n\n") if columns else (" ", "\n")
+    text = "".join(between.join(["Ann", "saw", f"Bo{number}"]) + end for number in range(count))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    found = list(stream.predict_tags(tagger_of(), pipe))
+    writer.join()
+    assert [[token for token, _ in tokens] for tokens in found] == [
+        ["Ann", "saw", f"Bo{number}"] for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("names", [("cross-entropy", "none"), ("crf", "likelihood"), ("spen", "margin")])
+def test_no_sentences_are_no_tags(names, tmp_path, capsys):
+    tagger = tagger_of(*names)
+    assert tagger.tag([]) == []
+    assert len(tagger.predict_proba([])) == 0
+    tagger.save(tmp_path / "run")
+    for text in ("", " \n"):
+        assert main(["predict", str(tmp_path / "run"), "--text", text]) == 2
+        assert "--text has no sentence" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), "--text", "Ann saw\n\nBo"]) == 0
+    assert capsys.readouterr().out.count("\n\n") == 2
 
 
 def test_columns_one_sentence_at_a_time(tmp_path):

@@ -10,11 +10,11 @@ import shlex
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_type_hints
 
 import docstring_parser
 import numpy as np
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+T = TypeVar("T")
+
 TRAIN_EXAMPLES = """examples:
   lossnet train digits-completion
   lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
@@ -55,8 +57,8 @@ TRAIN_EXAMPLES = """examples:
 
 TUNE_EXAMPLES = """examples:
   lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
-  lossnet tune bibtex --method seal --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/tuned
-  lossnet tune bibtex --output runs/tuned    # once more: goes on, or helps; workers share the trials
+  lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
+  lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
   lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
   lossnet train bibtex --recipe runs/tuned/best.yaml
 """
@@ -168,7 +170,7 @@ def _report_of(output: Path, options: Namespace) -> None:
 
 def _train_many(run: Run, options: Namespace) -> None:
     """Several seeds, and every combination of the settings that are swept."""
-    swept = dict(map(parse_sweep, options.sweep or ()))
+    swept = _each_once("--sweep", map(parse_sweep, options.sweep or ()))
     results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
     heading, rows = summary(results, list(swept))
     table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
@@ -177,6 +179,16 @@ def _train_many(run: Run, options: Namespace) -> None:
     _print(table)
     if run.output is not None:
         _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
+
+
+def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """What was given for each setting; for none of them twice."""
+    found: dict[str, T] = {}
+    for name, values in named:
+        if name in found:
+            raise ValueError(f"{option}: {name} is there twice; write all of its values after one {name}=")
+        found[name] = values
+    return found
 
 
 def _run(options: Namespace, **others: Any) -> Run:
@@ -206,7 +218,7 @@ def _tune(options: Namespace) -> None:
     wanted = Search(
         _run(options),
         options.trials,
-        dict(map(parse, options.search or ())),
+        _each_once("--search", map(parse, options.search or ())),
         frozenset(name for name in names if _flag(name) in flags),
         options.study,
         options.storage,
@@ -223,19 +235,33 @@ def _tune(options: Namespace) -> None:
     _print(f"all trials are in {found.output / 'trials.jsonl'}")
     if found.complete:
         command = ["lossnet", "train", options.data, "--recipe", str(found.output / "best.yaml")]
-        print(f"to train with the best settings: {shlex.join(command)}")
+        print(f"to train with the best settings: {shlex.join([*command, *_data_flags(options)])}")
 
 
-def _show_trials(found: Found, shown: int = 10) -> None:
-    """The best trials, and how many ended how."""
-    names = list(found.complete[0]["settings"]) if found.complete else []
-    title = "best trials, on validation data"
-    table = Table("trial", found.metric, *names, "epochs", "seconds", title=title)
-    for trial in found.complete[:shown]:
-        values = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in trial["settings"].values())
-        ends = (str(trial["epochs"]), f"{trial['seconds']:.1f}")
-        table.add_row(str(trial["number"]), f"{trial[found.metric]:.4f}", *values, *ends)
-    _print(table)
+def _data_flags(options: Namespace) -> list[str]:
+    """The flags that say which data, as they were given."""
+    given: dict[str, list[Any] | None] = {
+        "--data-dir": options.data_dir and [options.data_dir],
+        "--split": options.split and [options.split],
+        "--labels": options.labels,
+        "--embeddings": options.embeddings,
+    }
+    return [str(word) for flag, values in given.items() if values for word in (flag, *values)]
+
+
+def _show_trials(found: Found, shown: int = 5) -> None:
+    """The best trials, as many as fit beside each other, and how many ended how."""
+    best = found.complete[:shown]
+    if best:
+        heads = (str(trial["number"]) for trial in best)
+        table = Table("trial", *heads, title="best trials, on validation data")
+        table.add_row(found.metric, *(f"{trial[found.metric]:.4f}" for trial in best))
+        for name in best[0]["settings"]:
+            values = (trial["settings"][name] for trial in best)
+            table.add_row(name, *(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values))
+        table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
+        table.add_row("seconds", *(f"{trial['seconds']:.1f}" for trial in best))
+        _print(table)
     counts = Counter(trial["state"] for trial in found.trials)
     again = sum("retry_of" in trial for trial in found.trials)
     line = f"{len(found.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
@@ -296,6 +322,7 @@ def _predict(options: Namespace) -> None:
     if isinstance(model.task, MaskTask):
         _predict_masks(model, options)
         return
+    _check_not_over(options.input, options.output)
     decode, parts = DECODERS[options.decode](model.threshold), stream.predict_labels(model, options.input)
     first, row = next(parts), 0  # before anything is written: the file may not be what it should be
     with _written(options.output) as file:
@@ -316,12 +343,23 @@ def _predict_tags(model: Model, options: Namespace) -> None:
     if options.text is None:
         sentences = stream.predict_tags(model, options.input)
     else:
-        sentences = iter(model.tag(options.text.splitlines()))
+        given = [line for line in options.text.splitlines() if line.strip()]
+        if not given:
+            raise ValueError("--text has no sentence; give some words")
+        sentences = iter(model.tag(given))
+    _check_not_over(options.input, options.output)
     first = list(islice(sentences, 1))  # before anything is written: the file may not be what it should be
     with _written(options.output) as file:
         for tokens in chain(first, sentences):
             file.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
             file.write("\n")
+
+
+def _check_not_over(source: Path | str | None, target: Path | None) -> None:
+    """Refuses to write where the input lies: it is not read whole before."""
+    there = source is not None and Path(source).exists() and target is not None and target.exists()
+    if there and os.path.samefile(str(source), str(target)):
+        raise ValueError(f"{target} would be written over what is read; give another place with -o")
 
 
 @contextmanager
@@ -339,6 +377,8 @@ def _predict_masks(model: Model, options: Namespace) -> None:
     assert isinstance(model.task, MaskTask)
     if options.output is None:
         raise ValueError("masks are written as images: give a folder with -o")
+    source = Path(options.input)
+    _check_not_over(source, options.output if source.is_dir() else options.output / f"{source.stem}.png")
     count = 0
     for name, image in data.stream_pictures(options.input, model.task.channels):
         options.output.mkdir(parents=True, exist_ok=True)
@@ -459,6 +499,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         description="Train networks with a loss that is itself a network.",
         version=lossnet.__version__,
         formatter_class=_Help,
+        allow_abbrev=False,  # '_tune' looks for flags by their names
     )
     commands = parser.add_subcommands(required=True)
 

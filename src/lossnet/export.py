@@ -59,6 +59,9 @@ def export(model: Model, path: Path | str) -> float:
     gradient-based inference and Viterbi's algorithm are loops that the format has no place for.
     """
     onnx, runtime = _packages()
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
     if not isinstance(model.method, TaskNetMethod):
         what = f"{model.names[0]} predicts by a search, not by one forward pass"
         raise ValueError(
@@ -74,7 +77,6 @@ def export(model: Model, path: Path | str) -> float:
     if not difference <= TOLERANCE:
         what = f"ONNX Runtime's probabilities differ from PyTorch's by up to {difference:.2g}"
         raise ValueError(f"{what}, more than {TOLERANCE:g}: {path} is not written")
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(content)

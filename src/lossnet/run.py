@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from lossnet.training.tracking import Tracker, flat, tracker
 __all__ = [
     "Fitted",
     "Run",
+    "check_folder",
     "completed",
     "find_device",
     "finish",
@@ -39,6 +41,7 @@ __all__ = [
     "new_model",
     "placed",
     "read",
+    "source_of",
     "train",
     "trainer_of",
     "tune_and_measure",
@@ -100,8 +103,7 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     run = completed(run)
     device = find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
-    if output is not None and output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file; give a folder for what the run leaves")
+    check_folder(output)
     if run.resume and output is None:
         raise ValueError("resuming needs the folder of the interrupted run: give its --output")
     with joined(device) as processes:
@@ -111,6 +113,20 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
             data = read(run)
         fitted = fit(run, data, follow=follow, processes=processes)
         return finish(run, data, fitted, processes)
+
+
+def check_folder(output: Path | str | None) -> None:
+    """Refuses a folder that cannot be written to, before something is trained for it.
+
+    >>> check_folder("runs/not-made-yet")
+    """
+    if output is None:
+        return
+    place = next(path for path in (Path(output), *Path(output).absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise ValueError(f"{place} is a file; give a folder for the results")
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"{place} may not be written to; give another folder for the results")
 
 
 def completed(run: Run) -> Run:
@@ -158,7 +174,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "processes": processes.count,
         "versions": versions(),
         "commit": _commit(),
-        "source": _source(run),
+        "source": source_of(run),
     }
     if output is not None and processes.first:
         fitted.model.save(output / "model", model_card(result, fitted.model.task.kind, data.description))
@@ -272,11 +288,13 @@ def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) ->
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
-    """Metrics on valid and test; tunes the model's threshold on valid."""
+    """Metrics on valid and, where it has labels, test; tunes the model's threshold on valid."""
     valid = model.probabilities(data.valid, device)
     model.threshold = model.task.tune(*valid)
     metrics = {"valid": model.task.measure(*valid, model.threshold)}
-    if len(data.test):
+    if isinstance(data.test, MultiLabelData) and len(data.test) and not data.test.y.nnz:
+        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
+    elif len(data.test):
         metrics["test"] = model.task.measure(*model.probabilities(data.test, device), model.threshold)
     return metrics
 
@@ -288,6 +306,8 @@ def write_json(path: Path, content: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text so that a kill leaves the old file or the new one."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
@@ -311,7 +331,7 @@ def find_device(name: str) -> str:
     return name
 
 
-def _source(run: Run) -> dict[str, Any]:
+def source_of(run: Run) -> dict[str, Any]:
     """What was asked to be read, to read it again."""
     labels = None if run.labels is None else list(run.labels)
     return {"data": str(run.data), "split": None if run.split is None else str(run.split), "labels": labels}

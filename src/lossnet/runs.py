@@ -19,17 +19,20 @@ from lossnet.data import Loaded, MultiLabelData
 from lossnet.run import (
     Fitted,
     Run,
+    check_folder,
     completed,
     find_device,
     finish,
     new_model,
     placed,
     read,
+    source_of,
     train,
     trainer_of,
     tune_and_measure,
+    write_text,
 )
-from lossnet.settings import Settings
+from lossnet.settings import Settings, checked
 from lossnet.training import NonFiniteLoss, fit_together, why_alone
 
 __all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
@@ -89,10 +92,9 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     if not equals or not all(value.strip() for value in values.split(",")):
         raise ValueError(f"--sweep {text}: write a setting and its values as NAME=A,B,C")
     try:
-        read = [Settings.of({name: yaml.safe_load(value)}) for value in values.split(",")]
+        found = [checked({name: yaml.safe_load(value)})[name] for value in values.split(",")]
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"--sweep {text}: {error}") from error
-    found = [getattr(settings, name) for settings in read]
     if len(set(found)) < len(found):
         raise ValueError(f"--sweep {text}: a value is given twice")
     return name, found
@@ -115,7 +117,10 @@ def train_many(
     >>> [result["seed"] for result in results]
     [0, 1]
     """
+    if not runs:
+        return []
     say = say or (lambda line: print(line, file=sys.stderr))
+    runs = [completed(run) for run in runs]
     _check_folders(runs)
     find_device(runs[0].device)
     results: dict[int, dict[str, Any]] = {}
@@ -151,13 +156,17 @@ def train_many(
 
 
 def _check_folders(runs: Sequence[Run]) -> None:
-    """Refuses folders that hold something, unless it is to be continued."""
+    """Refuses folders that hold something, unless it is to be continued, and runs that are not comparable."""
+    if any(source_of(run) != source_of(runs[0]) for run in runs):
+        raise ValueError("runs that are trained together must be on the same data, split and labels")
     folders = [Path(run.output) for run in runs if run.output is not None and not run.resume]
     for folder in folders:
         if (folder / "result.json").exists() or (folder / "checkpoint.safetensors").exists():
             raise ValueError(f"{folder} holds a run; continue with --resume, or choose another --output")
     if any(run.resume and run.output is None for run in runs):
         raise ValueError("resuming needs the folder of the interrupted runs: give their --output")
+    for run in runs:
+        check_folder(run.output)
 
 
 def _finished(run: Run) -> dict[str, Any] | None:
@@ -166,6 +175,9 @@ def _finished(run: Run) -> dict[str, Any] | None:
     if path is None or not path.exists():
         return None
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if result.get("source") != source_of(run):
+        what = f"{path.parent} holds a run on other data ({result.get('source')}, not {source_of(run)})"
+        raise ValueError(f"{what}; choose another --output")
     wanted = (run.method, run.loss, run.seed, dataclasses.asdict(run.settings or Settings()))
     if tuple(result.get(name) for name in ("method", "loss", "seed", "settings")) != wanted:
         raise ValueError(f"{path.parent} holds a run with other settings; choose another --output")
@@ -176,7 +188,7 @@ def _structure(run: Run) -> str:
     """What runs that are trained together have in common."""
     settings = dataclasses.asdict(run.settings or Settings())
     same = {name: value for name, value in settings.items() if name not in NUMBERS}
-    return json.dumps([run.data, run.method, run.loss, bool(settings["implicit_weight"]), same])
+    return json.dumps([run.method, run.loss, bool(settings["implicit_weight"]), same])
 
 
 def _title(run: Run) -> str:
@@ -287,8 +299,8 @@ def _write_summary(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
         return
     folder, found = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
     lines = "".join(json.dumps(result) + "\n" for result in found)
-    (folder / "results.jsonl").write_text(lines, encoding="utf-8")
+    write_text(folder / "results.jsonl", lines)
     first = dataclasses.asdict(runs[0].settings or Settings())
     every = [dataclasses.asdict(run.settings or Settings()) for run in runs]
     swept = [name for name in first if any(settings[name] != first[name] for settings in every)]
-    (folder / "table.md").write_text(markdown(*summary(found, swept)) + "\n", encoding="utf-8")
+    write_text(folder / "table.md", markdown(*summary(found, swept)) + "\n")

@@ -31,6 +31,9 @@ __all__ = [
     "metrics",
 ]
 
+#: to somebody whose data have no truth
+_ADVICE = "give data with labels (check the names of label columns, and the split)"
+
 
 class Score(ABC):
     """Base class of scores."""
@@ -134,7 +137,7 @@ def label_metrics(predicted: Tensor, truth: Tensor) -> dict[str, float]:
     labelled = truth.sum(1) > 0
     predicted, truth = predicted[labelled], truth[labelled]
     if len(truth) == 0:
-        raise ValueError("no instance has a true label: F1 is undefined")
+        raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
     overlap = predicted * truth
     by_label = _ratio(2 * overlap.sum(0), predicted.sum(0) + truth.sum(0))
     everything = _ratio(2 * overlap.sum(), predicted.sum() + truth.sum())
@@ -188,7 +191,7 @@ class LabelTally(Tally):
 
     def metrics(self) -> dict[str, float]:
         if not self._instances or isinstance(self._by_label, int):
-            raise ValueError("no instance has a true label: F1 is undefined")
+            raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
         overlap, total = self._by_label
         return {
             "f1": self._f1 / self._instances,

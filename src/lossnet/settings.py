@@ -18,6 +18,7 @@ from lossnet.methods.implicit import Through
 __all__ = [
     "RecipeError",
     "Settings",
+    "checked",
     "default_recipe",
     "find_recipe",
     "read_recipe",
@@ -29,6 +30,16 @@ __all__ = [
 
 #: what a recipe may say beside settings
 NAMES = ("method", "loss")
+_POSITIVE = {
+    *("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden", "image_width"),
+    *("batch_size", "epochs", "patience", "samples", "inference_candidates", "clip", "noise_scale"),
+    *("energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"),
+}
+_NOT_NEGATIVE = {
+    *("weight_decay", "perturb_std", "inference_steps", "plateau_patience", "implicit_cap", "implicit_every"),
+    *("crop", "warp", "colour", "perceptron_weight", "word_model_weight"),
+}
+_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor"}
 #: Settings that cost time and memory of themselves: a stranger's model folder must not ask for any number.
 _AT_MOST = {"task_layers": 100, "energy_layers": 100, "inference_steps": 10_000, "inference_candidates": 1000}
 
@@ -154,30 +165,8 @@ class Settings:
     plateau_factor: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, kind in _types().items():
-            choices = get_args(kind)
-            if choices and getattr(self, name) not in choices:
-                known = ", ".join(choices)
-                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
-        positive = ["task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"]
-        positive += ["batch_size", "epochs", "patience", "samples", "inference_candidates", "clip"]
-        positive += ["energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"]
-        positive += ["image_width", "noise_scale"]
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("task_dropout", "energy_dropout", "plateau_factor"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        not_negative = ["weight_decay", "perturb_std", "inference_steps", "plateau_patience"]
-        not_negative += ["implicit_cap", "implicit_every", "crop", "warp", "colour"]
-        not_negative += ["perceptron_weight", "word_model_weight"]
-        for name in not_negative:
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
-        for name, most in _AT_MOST.items():
-            if getattr(self, name) > most:
-                raise ValueError(f"{name} must be at most {most}, not {getattr(self, name)}")
+        for name in _types():
+            _check(name, getattr(self, name))
         if self.implicit_every > self.energy_steps:
             steps = f"energy_steps={self.energy_steps}"
             raise ValueError(f"implicit_every must be at most {steps}, not {self.implicit_every}")
@@ -190,7 +179,7 @@ class Settings:
         Traceback (most recent call last):
         ValueError: epochs cannot be 'many'
         """
-        return cls(**_checked(values))
+        return cls(**checked(values))
 
 
 def recipe_folder() -> Path:
@@ -267,7 +256,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
     try:
-        return _checked({name: value for name, value in content.items() if name not in NAMES}) | {
+        return checked({name: value for name, value in content.items() if name not in NAMES}) | {
             name: _of_type(name, content[name], str) for name in NAMES if name in content
         }
     except ValueError as error:
@@ -280,7 +269,12 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Settings)
 
 
-def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that somebody wrote, each as its type has it; whether they go together is not looked at.
+
+    >>> checked({"task_lr": "1e-3", "implicit_every": 4})
+    {'task_lr': 0.001, 'implicit_every': 4}
+    """
     if not isinstance(values, Mapping):
         raise ValueError(f"settings must have names, not be a {type(values).__name__}")
     types = _types()
@@ -288,7 +282,25 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in types:
             known = ", ".join(field.name for field in dataclasses.fields(Settings))
             raise ValueError(f"unknown setting {reprlib.repr(name)}; known are {known}")
-    return {name: _of_type(name, value, types[name]) for name, value in values.items()}
+    found = {name: _of_type(name, value, types[name]) for name, value in values.items()}
+    for name, value in found.items():
+        _check(name, value)
+    return found
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuses what a setting cannot be, whatever the others are."""
+    choices = get_args(_types()[name])
+    if choices and value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    if name in _POSITIVE and not value > 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+    if name in _FRACTIONS and not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+    if name in _NOT_NEGATIVE and not value >= 0:
+        raise ValueError(f"{name} must not be negative, not {value}")
+    if name in _AT_MOST and value > _AT_MOST[name]:
+        raise ValueError(f"{name} must be at most {_AT_MOST[name]}, not {value}")
 
 
 def _of_type(name: str, value: Any, kind: Any) -> Any:

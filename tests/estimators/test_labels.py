@@ -311,8 +311,11 @@ def test_missing_values_become_means_of_the_first_rows(problem):
 
 def test_methods_of_several_stages_need_all_data_at_once(problem):
     for method in ("spen", "nce-energy", "infnet", "seal-static"):
+        classifier = quick(method=method)
         with pytest.raises(ValueError, match="trains in stages"):
-            quick(method=method).partial_fit(*problem)
+            classifier.partial_fit(*problem)
+        with pytest.raises(NotFittedError):  # and not predictions of a network that has learned nothing
+            classifier.predict(problem[0])
 
 
 def test_classes_must_be_known_at_first(problem):

@@ -90,6 +90,11 @@ def test_the_command_line_trains_evaluates_and_writes_masks(archive, tmp_path, c
     capsys.readouterr()
     assert main(["predict", str(run), str(pictures)]) == 2
     assert "give a folder with -o" in capsys.readouterr().err
+    before = {path.name: path.read_bytes() for path in pictures.iterdir()}
+    for source in (pictures, next(pictures.glob("*.png"))):
+        assert main(["predict", str(run), str(source), "-o", str(pictures)]) == 2
+        assert "would be written over what is read" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in pictures.iterdir()} == before
 
 
 def test_settings_choose_space_networks_and_views():

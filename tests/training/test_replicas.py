@@ -180,18 +180,20 @@ def test_random_numbers_outside_are_left_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-class Interrupting(Data):
+class Interrupting:
     """Ctrl-C while the given batch is made."""
 
-    def __init__(self, batch):
-        super().__init__(40, 0)
-        self.left = batch
+    def __init__(self, batch, data=None):
+        self.data, self.left = data or TRAIN, batch
+
+    def __len__(self):
+        return len(self.data)
 
     def batch(self, indices):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGINT)
-        return super().batch(indices)
+        return self.data.batch(indices)
 
 
 @pytest.mark.parametrize("batch", [2, 6])
@@ -212,6 +214,32 @@ def test_a_stopped_group_continues_to_the_same_end(tmp_path, batch):
     assert ended[0][0]["epoch"] == 1
     assert_equal(lone[0], alone)
     assert_equal(lone[1], grouped)
+
+
+@pytest.mark.parametrize("validation", [1, 4])
+def test_a_group_stops_where_it_is_validated_too(tmp_path, validation):
+    def made(seed, saved):
+        given = {"checkpoint": tmp_path / f"{seed}.safetensors"} if saved else {}
+        return trainer(("seal", "nce"), seed, {"max_epochs": 2, **given})
+
+    lone = [made(seed, False) for seed in (0, 1)]
+    for one in lone:
+        one.fit(TRAIN, VALID)
+    with pytest.raises(Interrupted, match="2 runs is saved"):
+        list(fit_together([made(seed, True) for seed in (0, 1)], TRAIN, Interrupting(validation, VALID)))
+    together = [made(seed, True) for seed in (0, 1)]
+    assert len(list(fit_together(together, TRAIN, VALID, resume=True, progress=False))) == 2
+    for one, other in zip(lone, together, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_stop_between_runs_is_not_forgotten():
+    """Whoever trains several groups would go on with the next one."""
+    ended = fit_together([trainer(("seal", "nce"), 0, {"max_epochs": 1})], TRAIN, VALID, progress=False)
+    next(ended)
+    os.kill(os.getpid(), signal.SIGINT)  # as while a result is written
+    with pytest.raises(Interrupted):
+        next(ended)
 
 
 def test_replicas_stopped_at_different_places_continue_together(tmp_path):

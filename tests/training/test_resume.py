@@ -151,6 +151,20 @@ def test_after_a_crash_later_than_the_last_epochs_checkpoint(names, epoch, train
     assert_same_run(expected, history, resumed, resumed.fit(train, valid, resume=True))
 
 
+@every_case
+@pytest.mark.parametrize("place", [0, -1])
+def test_after_ctrl_c_while_an_epoch_is_validated(names, place, train, valid, checkpoint):
+    """Of the last epoch too: whoever trains many runs would go on with the next one."""
+    expected, history = uninterrupted(names, train, valid)
+    at, epoch = range(1, len(history) + 1)[place], history[place]["epoch"]
+    stopped = trainer(made(names), checkpoint=checkpoint, checkpoint_every=1e9)
+    with pytest.raises(Interrupted, match=rf"stopped after epoch {epoch}; progress is saved"):
+        stopped.fit(train, Failing(valid, at, press_ctrl_c))
+    assert Checkpoint.load(checkpoint).state["position"]["step"] == 0
+    resumed = trainer(made(names, seed=99), checkpoint=checkpoint)
+    assert_same_run(expected, history, resumed, resumed.fit(train, valid, resume=True))
+
+
 def test_in_every_stage_and_more_than_once(train, valid, checkpoint):
     """A two-stage run stopped every fourth batch until it is done."""
     names = ("seal-static", "nce")

@@ -2,6 +2,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 
 import lossnet
+from lossnet import cli
 from lossnet.cli import main
 from lossnet.settings import Settings, read_recipe
+from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss
-from lossnet.tune import Choice, Range, Search, search, study
+from lossnet.tune import Choice, Found, Range, Search, default_space, search, study
 
 optuna = pytest.importorskip("optuna", reason="needs lossnet[tune]")
 psycopg = pytest.importorskip("psycopg", reason="needs lossnet[tune]")
@@ -180,7 +183,6 @@ def test_what_is_wrong_is_said(make_run, tmp_path, monkeypatch, capsys):
 def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
     make_run, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setenv("COLUMNS", "200")
     run = make_run()
     arguments = ["tune", run.data, "--split", str(run.split), "--labels", "is_*", "--quiet", "--epochs", "2"]
     arguments += ["--method", "cross-entropy", "--task-hidden", "4", "--device", "cpu", "--trials", "1"]
@@ -191,7 +193,9 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
     assert set(row["settings"]) == {"weight_decay", "task_dropout", "batch_size"}
     assert "1 trials: 1 complete" in printed
     (line,) = [line for line in printed.splitlines() if line.startswith("to train with the best")]
-    assert line.endswith(f"lossnet train {run.data} --recipe {tmp_path / 'out' / 'best.yaml'}")
+    command = shlex.split(line.split(": ")[1])
+    assert command[:2] == ["lossnet", "train"]
+    assert main([*command[1:], "--quiet", "--device", "cpu", "--epochs", "1"]) == 0  # nothing is missing
     assert read_recipe(tmp_path / "out" / "best.yaml")["task_lr"] == 0.01
 
     def stopped(wanted, tell):
@@ -200,6 +204,48 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
     monkeypatch.setattr("lossnet.tune.search", stopped)
     assert main(arguments) == 130
     assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [*default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2)), "inference_lr"]
+    trials = [
+        {"number": 100 + place, "state": "complete", "f1": 0.7654321, "epochs": 100, "seconds": 1234.56}
+        | {"settings": dict.fromkeys(names, 1.234e-05)}
+        for place in range(8)
+    ]
+    cli._show_trials(Found(trials, "f1", tmp_path))
+    shown = capsys.readouterr().out
+    assert shown.count("0.7654") == shown.count("1234.6") == 5
+    assert all(f"{name} " in shown for name in names)
+    assert shown.count("1.23e-05") == 5 * len(names)
+    assert "…" not in shown
+
+
+def test_a_flag_that_is_cut_short_is_refused(make_run, tmp_path, capsys):
+    """It would be taken for the setting's value, and the setting be searched nevertheless."""
+    run = make_run()
+    with pytest.raises(SystemExit):
+        main(["tune", run.data, "--labels", "is_*", "--task-drop", "0.1", "--output", str(tmp_path / "out")])
+    assert "--task-drop" in capsys.readouterr().err
+
+
+def test_a_folder_is_for_one_study(make_run, tmp_path):
+    quietly(Search(make_run(), trials=1, output=tmp_path / "out"))
+    best = (tmp_path / "out" / "best.yaml").read_bytes()
+    with pytest.raises(ValueError, match="holds the study 'mine0-cross-entropy-none'"):
+        quietly(Search(make_run(method="seal"), trials=1, output=tmp_path / "out"))
+    assert (tmp_path / "out" / "best.yaml").read_bytes() == best
+
+
+def test_settings_that_do_not_go_together_are_tried_no_further(make_run, tmp_path):
+    space = {"implicit_every": Choice((4,)), "energy_steps": Choice((2, 4))}
+    names = default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2))
+    run = make_run(method="implicit", epochs=1, energy_steps=4)
+    found = quietly(Search(run, 6, space, fixed=frozenset(names), output=tmp_path / "out"))
+    ends = {trial["settings"]["energy_steps"]: (trial["state"], trial.get("why")) for trial in found.trials}
+    assert ends[4] == ("complete", None)
+    assert ends[2] == ("pruned", "implicit_every must be at most energy_steps=2, not 4")
 
 
 # ---------------------------------------------------------------- several workers

@@ -33,7 +33,10 @@ class Energy(nn.Module):
 
     def unary_logits(self, x: Tensor) -> Tensor:
         """Logits of the classifier hidden in the local term, to pretrain the encoder with."""
-        raise ValueError(f"{type(self).__name__} has no local term to pretrain or to start inference from")
+        raise ValueError(
+            f"{type(self).__name__} has no local term to pretrain or to start inference from; "
+            "give another energy (of images: image_energy=unet)"
+        )
 
 
 class Term(nn.Module):

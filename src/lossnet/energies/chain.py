@@ -67,5 +67,7 @@ class Chain(Term):
     def viterbi(self, prepared: Potentials) -> Tensor:
         """The sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
         local, mask = prepared
+        if not local.shape[1]:  # no sentence
+            return local
         chosen = F.one_hot(best_path(local, self.transitions, mask), local.shape[2])
         return chosen.to(local.dtype) * mask.unsqueeze(2)

@@ -94,17 +94,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _partial_fit(self, data: Data, sample_weight: Any) -> Self:
         """One pass over some instances, from where the last left the networks and optimizers."""
         run = self._run()
-        if not hasattr(self, "model_"):
-            self.model_ = new_model(run, self._loaded(data, data))
-            self.history_, self.n_iter_ = [], 0
-        trainer = getattr(self, "_trainer", None) or trainer_of(self.model_, run)
+        model = self.model_ if hasattr(self, "model_") else new_model(run, self._loaded(data, data))
+        trainer = getattr(self, "_trainer", None) or trainer_of(model, run)
         rows, weights = self._weighted_rows(data, sample_weight)
-        part: Data | Weighted = self._prepared(data.take(rows))
+        part: Data | Weighted = self._prepared(data.take(rows), model)
         if weights is not None:
             part = Weighted(part, torch.as_tensor(weights / weights.mean(), dtype=torch.float32))
-        self.history_.append({"losses": trainer.pass_over(part)})
-        self.n_iter_ += 1
-        self._trainer = trainer
+        losses = trainer.pass_over(part)
+        # Only now: what was refused leaves no model behind that has learned nothing.
+        self.model_, self._trainer = model, trainer
+        self.history_ = [*getattr(self, "history_", []), {"losses": losses}]
+        self.n_iter_ = len(self.history_)
         return self
 
     def _run(self) -> Run:
@@ -123,8 +123,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         nothing = train.take(np.zeros(0, np.int64))
         return Loaded("arrays", "arrays", train, valid, nothing, Preprocessor(np.zeros(0)), "held out")
 
-    def _prepared(self, data: Data) -> Data:
-        """Instances as the model's networks see them."""
+    def _prepared(self, data: Data, model: Model) -> Data:
+        """Instances as a model's networks see them."""
         return data
 
     @staticmethod

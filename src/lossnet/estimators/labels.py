@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from lossnet.data import Loaded, MultiLabelData, Preprocessor
 from lossnet.estimators.base import Estimator
+from lossnet.model import Model
 from lossnet.run import find_device
 from lossnet.scores import F1
 from lossnet.tasks import LabelTask
@@ -187,10 +188,10 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         loaded = super()._loaded(preprocessor.apply(train), preprocessor.apply(valid))
         return replace(loaded, preprocessor=preprocessor)
 
-    def _prepared(self, data: MultiLabelData) -> MultiLabelData:  # type: ignore[override]
-        assert isinstance(self.model_.task, LabelTask)
-        assert self.model_.task.preprocessor is not None
-        return self.model_.task.preprocessor.apply(data)
+    def _prepared(self, data: MultiLabelData, model: Model) -> MultiLabelData:  # type: ignore[override]
+        assert isinstance(model.task, LabelTask)
+        assert model.task.preprocessor is not None
+        return model.task.preprocessor.apply(data)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

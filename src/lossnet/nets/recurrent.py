@@ -182,6 +182,8 @@ def turned(values: Tensor, lengths: Tensor) -> Tensor:
 
 def read(lstm: nn.LSTM, values: Tensor) -> Tensor:
     """States ``(batch, length, hidden)`` of an LSTM over ``(batch, length, width)``."""
+    if not values.shape[1]:  # no sentence: an LSTM refuses those of no length
+        return values.new_zeros(*values.shape[:2], lstm.hidden_size)
     # cuDNN differentiates recurrent networks in training mode only; frozen energies are differentiated too.
     if values.is_cuda and not lstm.training and torch.is_grad_enabled():
         with torch.backends.cudnn.flags(enabled=False):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -17,6 +16,7 @@ from lossnet.report.evidence import Evidence, Section, Tell, collect
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison, compare, read_run
 from lossnet.report.tables import missing
+from lossnet.run import write_text
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 __all__ = ["write"]
@@ -52,10 +52,7 @@ def write(
         raise ValueError(f"{path} is a folder; give a file for the page")
     with _told(progress) as tell:
         page = _page(comparison, None if data_dir is None else Path(data_dir), tell)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, page)
     return path
 
 

@@ -6,7 +6,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from os import PathLike
 from typing import Any
 
@@ -113,12 +113,15 @@ class TagTask(Task):
         They come in parts of ``size`` sentences, so that a file may be larger than memory.  A file is one of
         columns if it is called so (``.conll``, ``.iob``, ``.bio``) or if its beginning looks so.
         """
-        if not find_parts(path) and not self._in_columns(list(islice(stream_lines(path), _LOOKED_AT))):
-            texts = (tokenise(line) for line in stream_lines(path) if line.strip())
+        lines = stream_lines(path)  # once: it may be a pipe
+        beginning = list(islice(lines, _LOOKED_AT))
+        lines = chain(beginning, lines)
+        if not find_parts(path) and not self._in_columns(beginning):
+            texts = (tokenise(line) for line in lines if line.strip())
             yield from (Sentences(tuple(part)) for part in chunks(texts, size))
             return
         names = self.lexicon.columns
-        for rows in chunks(stream_columns(path), size):
+        for rows in chunks(stream_columns(path, lines=lines), size):
             if len(rows[0][0]) <= len(names):
                 what = f"it has {len(rows[0][0])} columns"
                 raise DataError(f"{what}; words and then {', '.join(names)} are needed", path)

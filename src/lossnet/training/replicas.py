@@ -132,6 +132,8 @@ def fit_together(
             for place, outcome in outcomes.items():
                 going.remove(group[place])
                 yield group[place], outcome
+        if first._stop_requested:  # while what had ended was dealt with
+            raise Interrupted("stopped; these runs have ended", first.checkpoint)
 
 
 class _Replicas:
@@ -166,6 +168,8 @@ class _Replicas:
                 if index not in self.diverged:
                     trainer._validate(trainer.method.stages()[0], valid)
             self._show(show)
+            if leader._stop_requested:
+                self._interrupt(leader)
             if time.monotonic() - self.last_saved >= 20 * self.saving_took:
                 self._save()
         for stack in self.stacks.values():
@@ -215,10 +219,7 @@ class _Replicas:
                 trainer._position.seconds += share
                 trainer._position.spent += share
             if stop:
-                self._save()
-                saved = leader.checkpoint is not None
-                where = f"; the progress of {len(self.trainers)} runs is saved" if saved else ""
-                raise Interrupted(f"stopped at epoch {position.epoch + 1}{where}", leader.checkpoint)
+                self._interrupt(leader)
 
     def _take_steps(self, batch: Batch) -> Readings:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
@@ -254,6 +255,13 @@ class _Replicas:
         bests = [position.best for position in ends if position.best is not None]
         if values:
             show.epoch({monitor: sum(values) / len(values)}, monitor, sum(bests) / len(bests))
+
+    def _interrupt(self, leader: Trainer) -> None:
+        self._save()
+        saved = leader.checkpoint is not None
+        where = f"; the progress of {len(self.trainers)} runs is saved" if saved else ""
+        place = self.trainers[0]._position.place
+        raise Interrupted(f"stopped {place}{where}", leader.checkpoint)
 
     def _save(self) -> None:
         started = time.monotonic()

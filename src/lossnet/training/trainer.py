@@ -67,6 +67,11 @@ class _Position:
     seconds: float = 0.0
     spent: float = 0.0
 
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"at epoch {self.epoch + 1}" if self.step else f"after epoch {self.epoch}"
+
 
 class Trainer:
     """Trains a method stage by stage, with early stopping on a validation metric.
@@ -258,6 +263,8 @@ class Trainer:
             self._run_epoch(stage, train, show)
             self._validate(stage, valid)
             show.epoch(position.history[-1], self.monitor, position.best)
+            if self.processes.any(self._stop_requested):
+                self._interrupt()
             if self._save_is_due():
                 self._save()
         self._close_stage()
@@ -495,7 +502,7 @@ class Trainer:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C asks the loop to stop after the current batch; a second one stops at once.
+        """Ctrl-C asks the loop to stop after the current batch or validation; a second one stops at once.
 
         Where there are several processes, ``torchrun`` sends what it receives to each of them, which the
         terminal may have done already, and kills those that take too long: the first request stands.
@@ -535,7 +542,7 @@ class Trainer:
         self._save()
         self.processes.any(False)  # none leaves before the first one has saved
         where = "" if self.checkpoint is None else f"; progress is saved in {self.checkpoint}"
-        raise Interrupted(f"stopped at epoch {self._position.epoch + 1}{where}", self.checkpoint)
+        raise Interrupted(f"stopped {self._position.place}{where}", self.checkpoint)
 
 
 def _averages(totals: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from lossnet.settings import Settings
+from lossnet.settings import Settings, checked
 from lossnet.tasks import Task
 
 if TYPE_CHECKING:
@@ -178,5 +177,4 @@ def _value(name: str, text: str) -> Any:
     elif kind is int:
         with suppress(ValueError):  # said below, by name
             value = int(text)
-    checked: Mapping[str, Any] = {name: value}
-    return getattr(Settings.of(checked), name)
+    return checked({name: value})[name]

@@ -30,7 +30,7 @@ import yaml
 from lossnet import scores
 from lossnet.build import build
 from lossnet.data import Loaded
-from lossnet.run import Run, completed, find_device, fit, read, write_text
+from lossnet.run import Run, check_folder, completed, find_device, fit, read, write_text
 from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss
@@ -132,8 +132,7 @@ def _complete(wanted: Search) -> Search:
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"{output} is a file; give a folder for what the search leaves")
+    check_folder(output)
     return dataclasses.replace(wanted, run=run, study=study, output=output)
 
 
@@ -245,6 +244,9 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
     """The study, made with its trials if it is not there, or found and compared with what is asked for."""
     optuna = _optuna()
     description = _description(wanted, space, data)
+    others = [name for name in optuna.get_all_study_names(storage) if name != wanted.study]
+    if others and not wanted.storage:  # whose recipe would be overwritten
+        raise ValueError(f"{wanted.output} holds the study {others[0]!r}; choose another --output")
     with _quiet():
         try:
             study = optuna.create_study(storage=storage, study_name=wanted.study, direction="maximize")
@@ -446,10 +448,15 @@ class _Worker:
             raise
 
     def _train(self, trial: Trial) -> float:
+        from optuna import TrialPruned
+
         run = self.wanted.run
         values = dataclasses.asdict(self.settings)
         values |= {name: where.suggest(trial, name) for name, where in self.space.items()}
-        run = dataclasses.replace(run, settings=Settings(**values))
+        try:
+            run = dataclasses.replace(run, settings=Settings(**values))
+        except ValueError as error:  # each of them may be had, but not together
+            raise TrialPruned(str(error)) from None
         fitted = fit(run, self.data, follow=_Report(trial, self.metric, self.stages))
         trial.set_user_attr("valid", fitted.metrics["valid"])
         return fitted.metrics["valid"][self.metric]

@@ -40,9 +40,11 @@ def read_columns(
     return list(_sentences(path, iter(read_lines(path, encoding)), columns))
 
 
-def stream_columns(path: str | PathLike[str], columns: int | None = None) -> Iterator[list[Row]]:
-    """The sentences that `read_columns` reads, one at a time."""
-    return _sentences(path, stream_lines(path), columns)
+def stream_columns(
+    path: str | PathLike[str], columns: int | None = None, lines: Iterator[str] | None = None
+) -> Iterator[list[Row]]:
+    """The sentences that `read_columns` reads, one at a time; from its ``lines``, where they are at hand."""
+    return _sentences(path, stream_lines(path) if lines is None else lines, columns)
 
 
 def _sentences(path: str | PathLike[str], lines: Iterator[str], columns: int | None) -> Iterator[list[Row]]:
