@@ -78,6 +78,22 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
+class LogTerms(NamedTuple):
+    """``log P(y) = Σ weights · y + constant``: weights ``(batch, *event)``, a constant ``(batch, 1)``.
+
+    >>> LogTerms(torch.tensor([[1.0, 2.0]])).of(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]))
+    tensor([[1., 3.]])
+    """
+
+    weights: Tensor
+    constant: Tensor | None = None
+
+    def of(self, y: Tensor) -> Tensor:
+        """``log P`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
+        chosen = (y * self.weights.unsqueeze(1)).flatten(2).sum(2)
+        return chosen if self.constant is None else chosen + self.constant
+
+
 class Space(ABC):
     """Base class of output spaces; see the module's table."""
 
@@ -95,8 +111,12 @@ class Space(ABC):
         """``count`` independent outputs for each instance, ``(batch, count, *event)``, no gradient."""
 
     @abstractmethod
+    def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
+        """What the log-probability of any output is made of."""
+
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """Log-probability of candidates ``(batch, K, *event)`` as ``(batch, K)``; linear in ``y``."""
+        return self.log_terms(logits, mask).of(y)
 
     @abstractmethod
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -139,12 +159,10 @@ class _Binary(Space):
         """1 with these chances ``(batch, *event)``, else 0; ``(batch, count, *event)``, all independent."""
         return coins.flip(chances, count)
 
-    def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        # log P(y) = Σ_i y_i·l_i − softplus(l_i): the normaliser is the same for all candidates.
+    def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
+        # log P(y) = Σ_i y_i·l_i − softplus(l_i)
         logits = self._masked(logits, mask)
-        chosen = (y * logits.unsqueeze(1)).flatten(2).sum(2)
-        normaliser = self._masked(F.softplus(logits), mask).flatten(1).sum(1)
-        return chosen - normaliser.unsqueeze(1)
+        return LogTerms(logits, -self._masked(F.softplus(logits), mask).flatten(1).sum(1, keepdim=True))
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(y.clamp(0, 1), mask)
@@ -316,11 +334,10 @@ class Tags(Space):
         one_hot = F.one_hot(drawn, tags).to(logits.dtype)
         return self._masked(one_hot, mask)
 
-    def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
         # A forbidden tag has a logit of −∞; clamped, it costs nothing where it is not chosen.
         lowest = torch.finfo(logits.dtype).min
-        log_probabilities = self._masked(logits.log_softmax(-1).clamp(min=lowest), mask)
-        return torch.einsum("bke,be->bk", y.flatten(2), log_probabilities.flatten(1))
+        return LogTerms(self._masked(logits.log_softmax(-1).clamp(min=lowest), mask))
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         # Projection onto the simplex (Duchi et al. 2008): subtract the threshold that leaves a sum of 1.
@@ -423,7 +440,13 @@ class Prediction:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """``log P(y|x)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
-        return self.space.log_prob(self.logits, y, self.mask)
+        return self._log_terms.of(y)
+
+    @cached_property
+    def _log_terms(self) -> LogTerms:
+        """The same for all candidates."""
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return self.space.log_terms(self.logits, self.mask)
 
     def cross_entropy(self, truth: Tensor) -> Tensor:
         """Cross-entropy of the truth, summed over units, ``(batch,)``."""

@@ -39,7 +39,7 @@ class Ranking(EnergyLoss):
     ) -> Tensor:
         everything = with_truth(truth, candidates)
         exponents = self.offset(everything, truth, prediction) - energy(everything)
-        return exponents.logsumexp(1) - exponents[:, 0]
+        return -exponents.log_softmax(1)[:, 0]
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
         """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
