@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
 from lossnet.coins import flip
-from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
+from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags
 
 fast = settings(max_examples=40, deadline=None, database=None)
 
@@ -485,6 +485,21 @@ def test_sure_impossible_and_undefined_pixels_are_drawn_as_ever(field):
     logits = torch.tensor([[[torch.inf, -torch.inf, torch.nan, 60.0, -60.0]]])
     drawn = Mask(field).sample(logits, 500)
     torch.testing.assert_close(drawn, torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]).expand_as(drawn))
+
+
+def test_coherent_samples_are_where_the_fields_odds_are_below_the_logits():
+    logits = torch.linspace(-80, 80, 301, dtype=torch.float64).view(1, 1, -1)
+    drawn = torch.linspace(-13, 13, 499, dtype=torch.float64).view(1, -1, 1, 1)
+
+    class Given(Field):
+        def __call__(self, like):
+            return drawn.expand_as(like)
+
+    odds = torch.special.log_ndtr(drawn) - torch.special.log_ndtr(-drawn)
+    for kind in (torch.float64, torch.float32):
+        sampled = Mask(Given()).sample(logits.to(kind), 499)
+        clear = (odds - logits.unsqueeze(1)).abs() > 1e-3
+        assert torch.equal(sampled.bool()[clear], (odds < logits.unsqueeze(1))[clear])
 
 
 @every_field

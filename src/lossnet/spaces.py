@@ -282,9 +282,9 @@ class Mask(_Binary):
             return super().sample(logits, count, mask)
         logits = logits.detach().unsqueeze(1)
         field = self.noise(logits.expand(-1, count, -1, -1))
-        # Φ(g) < σ(l), as log-odds: these are exact in both tails.  No odds are below NaN.
-        odds = torch.special.log_ndtr(field) - torch.special.log_ndtr(-field)
-        return self._masked((odds < logits).to(logits.dtype), mask)
+        # Φ(g) < σ(l), for each pixel as a bound on g, from the tail where σ is exact.  None is below NaN.
+        bound = torch.special.ndtri(torch.sigmoid(-logits.abs())).copysign(logits)
+        return self._masked((field < bound).to(logits.dtype), mask)
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))

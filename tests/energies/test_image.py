@@ -145,7 +145,7 @@ def test_convolution_of_the_image_is_not_repeated_for_each_candidate(monkeypatch
 
     monkeypatch.setattr(functional, "conv2d", counted)
     energy(x, y)
-    assert sizes[:2] == [(2, 2), (6, 1)]  # images of two channels, then candidates of one
+    assert sizes[:2] == [(2, 2), (6, 5)]  # images of two channels, then candidates, a row of the kernel each
     assert sizes[2:] == [(6, 3), (6, 4)]
 
 

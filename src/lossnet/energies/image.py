@@ -162,6 +162,14 @@ class _Encoded(NamedTuple):
 
 def _add_mask(encoded: Tensor, y: Tensor, kernel: Tensor) -> Tensor:
     """The whole first convolution, ``(batch · K, filters, height, width)``, from the image's part."""
-    masks = F.conv2d(y.flatten(0, 1).unsqueeze(1), kernel, padding="same")
+    masks, edge = y.flatten(0, 1), kernel.shape[-1] // 2
+    if masks.is_cuda:
+        masks = F.conv2d(masks.unsqueeze(1), kernel, padding=edge)
+    else:
+        # CPUs are slow with one channel: what is side by side in a row of the kernel becomes channels.
+        columns = F.pad(masks, (edge, edge)).unfold(2, kernel.shape[-1], 1).permute(0, 3, 1, 2)
+        columns = columns.contiguous(memory_format=torch.channels_last)
+        masks = F.conv2d(columns, kernel.transpose(1, 3), padding=(edge, 0))
+        encoded = encoded.contiguous(memory_format=torch.channels_last)
     together: Tensor = masks.unflatten(0, y.shape[:2]) + encoded.unsqueeze(1)
     return together.flatten(0, 1)
