@@ -126,6 +126,18 @@ def test_runs_that_diverge_are_named_at_the_end(tmp_path):
     assert "diverged" in told[0]
 
 
+def test_runs_without_folders_are_told_apart_by_what_is_swept():
+    run = Run(**{**vars(run_of(None, "cross-entropy", epochs=1)), "progress": True})
+    told = []
+    train_many(variants(run, 2, {"task_lr": [0.001, 0.1], "clip": [5.0]}), say=told.append)
+    assert sorted(line.partition(" is finished")[0] for line in told) == [
+        f"task_lr={rate}, seed {seed}" for rate in (0.001, 0.1) for seed in (0, 1)
+    ]
+    told.clear()
+    train_many(variants(run, 2), say=told.append)
+    assert [line.partition(" is finished")[0] for line in told] == ["seed 0", "seed 1"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

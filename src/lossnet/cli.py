@@ -138,9 +138,11 @@ def _train(options: Namespace) -> None:
     if options.seeds is not None or options.sweep:
         if launched_rank() is not None:
             raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
-        _train_many(run, options)
+        with _going_on_from(output):
+            _train_many(run, options)
         return
-    result = train(run)
+    with _going_on_from(output):
+        result = train(run)
     if launched_rank():
         return
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
@@ -149,6 +151,21 @@ def _train(options: Namespace) -> None:
     if output is not None:
         _print(f"result, model and history are in {output}")
         _report_of(output, options)
+
+
+@contextmanager
+def _going_on_from(output: Path | None) -> Iterator[None]:
+    """Ctrl-C where training does not hear it, as while a result is measured, says what is saved."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json")
+        saved = [path for name in names if output is not None for path in output.glob(name)]
+        if not saved:
+            raise
+        raise Interrupted(f"stopped; progress is saved in {output}", saved[0]) from stop
 
 
 def _report_of(output: Path, options: Namespace) -> None:

@@ -131,6 +131,7 @@ def train_many(
             results[index] = finished
         else:
             groups.setdefault(_structure(run), []).append(index)
+    titles = _titles(runs)
     diverged: dict[int, NonFiniteLoss] = {}
     loaded: dict[str, Loaded] = {}
     for group in groups.values():
@@ -143,14 +144,14 @@ def train_many(
             index = group[place]
             if isinstance(outcome, NonFiniteLoss):
                 diverged[index] = outcome
-                say(f"{_title(runs[index])} diverged: {outcome}")
+                say(f"{titles[index]} diverged: {outcome}")
                 continue
             results[index] = outcome
             if runs[index].progress:
-                say(f"{_title(runs[index])} is finished after {outcome['epochs']} epochs")
+                say(f"{titles[index]} is finished after {outcome['epochs']} epochs")
             _write_summary(runs, results)
     if diverged:
-        named = "; ".join(f"{_title(runs[index])}: {error}" for index, error in diverged.items())
+        named = "; ".join(f"{titles[index]}: {error}" for index, error in diverged.items())
         raise NonFiniteLoss(f"{len(diverged)} of {len(runs)} runs diverged ({named})")
     return [results[index] for index in range(len(runs))]
 
@@ -191,8 +192,20 @@ def _structure(run: Run) -> str:
     return json.dumps([run.method, run.loss, bool(settings["implicit_weight"]), same])
 
 
-def _title(run: Run) -> str:
-    return f"seed {run.seed}" if run.output is None else Path(run.output).name
+def _titles(runs: Sequence[Run]) -> list[str]:
+    """What each run is called: its folder, or what tells it from the others."""
+    swept, titles = _swept(runs), []
+    for run in runs:
+        settings = dataclasses.asdict(run.settings or Settings())
+        words = [*(f"{name}={settings[name]}" for name in swept), f"seed {run.seed}"]
+        titles.append(", ".join(words) if run.output is None else Path(run.output).name)
+    return titles
+
+
+def _swept(runs: Sequence[Run]) -> list[str]:
+    """The settings in which runs differ."""
+    first, *others = (dataclasses.asdict(run.settings or Settings()) for run in runs)
+    return [name for name in first if any(settings[name] != first[name] for settings in others)]
 
 
 def _outcomes(
@@ -300,7 +313,4 @@ def _write_summary(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
     folder, found = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
     lines = "".join(json.dumps(result) + "\n" for result in found)
     write_text(folder / "results.jsonl", lines)
-    first = dataclasses.asdict(runs[0].settings or Settings())
-    every = [dataclasses.asdict(run.settings or Settings()) for run in runs]
-    swept = [name for name in first if any(settings[name] != first[name] for settings in every)]
-    write_text(folder / "table.md", markdown(*summary(found, swept)) + "\n")
+    write_text(folder / "table.md", markdown(*summary(found, _swept(runs))) + "\n")
