@@ -302,13 +302,18 @@ def _evaluate(options: Namespace) -> None:
 def _streams(model: Model, path: str) -> bool:
     """Whether a file counts whole and is read in parts."""
     columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
-    return Path(path).is_file() and (columns or isinstance(model.task, LabelTask))
+    return _is_file(path) and (columns or isinstance(model.task, LabelTask))
+
+
+def _is_file(path: str) -> bool:
+    """Whether there is a file or a pipe."""
+    return Path(path).is_file() or Path(path).is_fifo()
 
 
 def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
     """What to evaluate on: valid and test of a data set."""
     task = model.task
-    if isinstance(task, LabelTask) and Path(options.data).is_file():
+    if isinstance(task, LabelTask) and _is_file(options.data):
         whole = data.read_inputs(options.data, task.feature_names, task.label_names)
         if task.preprocessor is not None:
             whole = task.preprocessor.apply(whole)
