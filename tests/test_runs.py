@@ -197,6 +197,21 @@ def test_a_finished_run_on_other_data_is_not_taken_for_this_one(tmp_path):
         train_many(variants(Run(**{**vars(other), "resume": True}), 1))
 
 
+def test_runs_on_a_file_that_has_changed_are_not_mixed(tmp_path):
+    text = "a,b,l,m\n" + "".join(f"{i % 7},{i % 5},{i % 2},{i % 3 // 2}\n" for i in range(60))
+    file, output = tmp_path / "mine.csv", tmp_path / "runs"
+    file.write_text(text)
+    changes = {"data": str(file), "labels": ["l", "m"], "resume": True}
+    run = Run(**{**vars(run_of(output, "cross-entropy", epochs=1)), **changes})
+    train_many(variants(run, 1))
+    file.write_text(text.replace("\n3,", "\n4,", 1))
+    with pytest.raises(ValueError, match="seed=0 holds a run on data of this name with another content"):
+        train_many(variants(run, 2))
+    file.write_text(text)
+    results = train_many(variants(run, 2))
+    assert len({result["data_digest"] for result in results}) == 1
+
+
 def test_runs_are_on_the_same_data():
     runs = [run_of(method="cross-entropy"), run_of(method="cross-entropy")]
     runs[1] = Run(**{**vars(runs[1]), "data": "digits-completion"})

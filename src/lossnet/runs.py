@@ -23,6 +23,7 @@ from lossnet.run import (
     completed,
     find_device,
     finish,
+    identity_of,
     new_model,
     placed,
     read,
@@ -140,6 +141,7 @@ def train_many(
         if data is None and features not in loaded:
             loaded[features] = read(first)
         own = data or loaded[features]
+        _check_digests(runs, results, own)
         for place, outcome in _outcomes([runs[index] for index in group], own, say):
             index = group[place]
             if isinstance(outcome, NonFiniteLoss):
@@ -183,6 +185,17 @@ def _finished(run: Run) -> dict[str, Any] | None:
     if tuple(result.get(name) for name in ("method", "loss", "seed", "settings")) != wanted:
         raise ValueError(f"{path.parent} holds a run with other settings; choose another --output")
     return result
+
+
+def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]], data: Loaded) -> None:
+    """Refuses to train more runs beside those that were trained on something else under the same name."""
+    for index, result in results.items():
+        if result.get("data_digest") != data.digest:
+            where = runs[index].output
+            what = f"{where} holds a run on data of this name with another content"
+            raise ValueError(
+                f"{what} (digest {result.get('data_digest')}, now {data.digest}); choose another --output"
+            )
 
 
 def _structure(run: Run) -> str:
@@ -241,8 +254,7 @@ def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
 def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str, Any] | NonFiniteLoss]]:
     device = find_device(runs[0].device)
     models = [new_model(run, data) for run in runs]
-    identity = {"data": data.name, "split": data.split_name}
-    trainers = [trainer_of(model, run, identity) for model, run in zip(models, runs, strict=True)]
+    trainers = [trainer_of(model, run, identity_of(data)) for model, run in zip(models, runs, strict=True)]
     parts = placed(data.train, device), placed(data.valid, device)
     ended = fit_together(trainers, *parts, resume=runs[0].resume, progress=runs[0].progress)
     for index, outcome in ended:
