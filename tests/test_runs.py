@@ -208,6 +208,12 @@ def test_runs_on_a_file_that_has_changed_are_not_mixed(tmp_path):
     with pytest.raises(ValueError, match="seed=0 holds a run on data of this name with another content"):
         train_many(variants(run, 2))
     file.write_text(text)
+    path = output / "seed=0" / "result.json"
+    kept = path.read_text()
+    path.write_text(kept.replace("data_digest", "something"))
+    with pytest.raises(ValueError, match="of an older version, which did not note its data_digest"):
+        train_many(variants(run, 2))
+    path.write_text(kept)
     results = train_many(variants(run, 2))
     assert len({result["data_digest"] for result in results}) == 1
 

@@ -190,12 +190,12 @@ def _finished(run: Run) -> dict[str, Any] | None:
 def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]], data: Loaded) -> None:
     """Refuses to train more runs beside those that were trained on something else under the same name."""
     for index, result in results.items():
-        if result.get("data_digest") != data.digest:
-            where = runs[index].output
-            what = f"{where} holds a run on data of this name with another content"
-            raise ValueError(
-                f"{what} (digest {result.get('data_digest')}, now {data.digest}); choose another --output"
-            )
+        before = result.get("data_digest")
+        if before != data.digest:
+            what = f"on data of this name with another content (digest {before}, now {data.digest})"
+            if before is None:
+                what = "of an older version, which did not note its data_digest"
+            raise ValueError(f"{runs[index].output} holds a run {what}; choose another --output")
 
 
 def _structure(run: Run) -> str:
