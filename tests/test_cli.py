@@ -599,6 +599,24 @@ def test_ctrl_c_then_resume_gives_the_same_model(table, tmp_path, capsys, monkey
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("many", [[], ["--seeds", "2", "--method", "spen", "--inference-steps", "1"]])
+def test_ctrl_c_while_a_result_is_measured_says_how_to_go_on(table, tmp_path, capsys, monkeypatch, many):
+    command = ["train", table, "--labels", "label_*", *TINY, *many, "--output", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("lossnet.run.tune_and_measure", lambda *given: signal.raise_signal(signal.SIGINT))
+        message = failed(command, capsys, status=130)
+        assert f"progress is saved in {tmp_path / 'run'}" in message
+        assert "--resume" in message
+    assert main([*map(str, command), "--resume"]) == 0
+    capsys.readouterr()
+
+
+def test_ctrl_c_before_anything_is_saved_does_not_promise_to_resume(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lossnet.run.read", lambda *given: signal.raise_signal(signal.SIGINT))
+    command = ["train", table, "--labels", "label_*", *TINY, "--output", tmp_path / "run"]
+    assert failed(command, capsys, status=130) == "lossnet: stopped\n"
+
+
 def test_ctrl_c_without_an_output_does_not_promise_to_resume(table, capsys, monkeypatch):
     press_ctrl_c_in_the_second_epoch(monkeypatch)
     command = ["train", table, "--labels", "label_*", *TINY, "--epochs", "3"]

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from itertools import product
 
 import pytest
@@ -217,6 +218,26 @@ def test_resuming_with_other_settings_is_refused(tmp_path, digits, longer, chang
         change = {"settings": dataclasses.replace(longer, **change["settings"])}
     with pytest.raises(CheckpointError, match="checkpoint"):
         train(dataclasses.replace(run, resume=True, **change), part)
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_resuming_on_other_data_of_the_same_name_is_refused(tmp_path, longer, monkeypatch, edited):
+    """The same file is the same wherever it lies; another one is not, even where the first one lay."""
+    text = "a,b,l,m\n" + "".join(f"{i % 7},{i % 5},{i % 2},{i % 3 // 2}\n" for i in range(60))
+    for folder, content in (("one", text), ("copy", text), ("other", text.replace("\n3,", "\n4,", 1))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.csv").write_text(content)
+    run = quick(tmp_path / "cut", settings=longer, labels=["l", "m"])
+    run = dataclasses.replace(run, data=str(tmp_path / "one" / "mine.csv"))
+    interrupted(run, None, monkeypatch)
+    other = dataclasses.replace(run, data=str(tmp_path / "other" / "mine.csv"), resume=True)
+    if edited:
+        shutil.copy(tmp_path / "other" / "mine.csv", tmp_path / "one" / "mine.csv")
+        other = dataclasses.replace(run, resume=True)
+    with pytest.raises(CheckpointError, match=r"saved with data_digest=.*use the same settings and data"):
+        train(other)
+    copy = dataclasses.replace(run, data=str(tmp_path / "copy" / "mine.csv"), resume=True)
+    assert train(copy)["data_digest"]
 
 
 # ---------------------------------------------------------------- the card

@@ -126,6 +126,18 @@ def test_runs_that_diverge_are_named_at_the_end(tmp_path):
     assert "diverged" in told[0]
 
 
+def test_runs_without_folders_are_told_apart_by_what_is_swept():
+    run = Run(**{**vars(run_of(None, "cross-entropy", epochs=1)), "progress": True})
+    told = []
+    train_many(variants(run, 2, {"task_lr": [0.001, 0.1], "clip": [5.0]}), say=told.append)
+    assert sorted(line.partition(" is finished")[0] for line in told) == [
+        f"task_lr={rate}, seed {seed}" for rate in (0.001, 0.1) for seed in (0, 1)
+    ]
+    told.clear()
+    train_many(variants(run, 2), say=told.append)
+    assert [line.partition(" is finished")[0] for line in told] == ["seed 0", "seed 1"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -183,6 +195,27 @@ def test_a_finished_run_on_other_data_is_not_taken_for_this_one(tmp_path):
     other = Run(**{**vars(run_of(tmp_path, "cross-entropy", epochs=1)), "data": "digits-completion"})
     with pytest.raises(ValueError, match="seed=0 holds a run on other data"):
         train_many(variants(Run(**{**vars(other), "resume": True}), 1))
+
+
+def test_runs_on_a_file_that_has_changed_are_not_mixed(tmp_path):
+    text = "a,b,l,m\n" + "".join(f"{i % 7},{i % 5},{i % 2},{i % 3 // 2}\n" for i in range(60))
+    file, output = tmp_path / "mine.csv", tmp_path / "runs"
+    file.write_text(text)
+    changes = {"data": str(file), "labels": ["l", "m"], "resume": True}
+    run = Run(**{**vars(run_of(output, "cross-entropy", epochs=1)), **changes})
+    train_many(variants(run, 1))
+    file.write_text(text.replace("\n3,", "\n4,", 1))
+    with pytest.raises(ValueError, match="seed=0 holds a run on data of this name with another content"):
+        train_many(variants(run, 2))
+    file.write_text(text)
+    path = output / "seed=0" / "result.json"
+    kept = path.read_text()
+    path.write_text(kept.replace("data_digest", "something"))
+    with pytest.raises(ValueError, match="of an older version, which did not note its data_digest"):
+        train_many(variants(run, 2))
+    path.write_text(kept)
+    results = train_many(variants(run, 2))
+    assert len({result["data_digest"] for result in results}) == 1
 
 
 def test_runs_are_on_the_same_data():

@@ -1,11 +1,13 @@
 """Files in parts give what they give as a whole."""
 
 import csv
+import json
 import os
 import threading
 import tracemalloc
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from scipy import sparse
 from lossnet import Settings, stream
 from lossnet.build import build
 from lossnet.cli import main
-from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, encode_parts, read_sentences
+from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, encode_parts, load, read_sentences
 from lossnet.data.readers import read, read_inputs, stream_inputs
 from lossnet.data.readers.columns import read_columns, stream_columns
 from lossnet.data.readers.text import read_lines, stream_lines
@@ -329,18 +331,80 @@ def tagger_of(method="cross-entropy", loss="none"):
     return Model(build(method, loss, settings, task), (method, loss), settings, task, 0.5)
 
 
+def through_pipe(pipe, text, use, write=Path.write_text):
+    """What a function makes of a pipe with a text; one that opens it again does not wait for ever."""
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=write, args=(pipe, text), daemon=True)
+    writer.start()
+    found = patiently(lambda: use(pipe))
+    writer.join(timeout=20)
+    return found
+
+
+def patiently(use):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(use()), daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    assert found, "it failed, or waits for a pipe"
+    return found[0]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("parquet", "npz")])
+def test_a_pipe_with_rows_is_read_once(tmp_path, kind, whole):
+    """Its beginning tells what format it has, and is read no other time."""
+    labels = "is_*" if kind in ("csv", "tsv") else None
+    path, pipe, text = tmp_path / f"data.{kind}", tmp_path / f"pipe.{kind}", text_of(kind, count=5000)
+    path.write_text(text)
+    expected = read(path, labels=labels)
+    names = expected.feature_names, expected.label_names
+    if whole:
+        found = [through_pipe(pipe, text, lambda path: read(path, labels=labels))]
+    else:
+        found = through_pipe(pipe, text, lambda path: list(stream_inputs(path, *names, rows=2000)))
+    for of in ("x", "y"):
+        joined = np.concatenate([dense(getattr(part, of)) for part in found])
+        np.testing.assert_array_equal(joined, dense(getattr(expected, of)))
+
+
+def test_a_pipe_with_sentences_is_read_once(tmp_path):
+    text = "".join(f"Ann NNP N\nsaw VBD V\nBo{number} NNP N\n\n" for number in range(3000))
+    data, _ = through_pipe(tmp_path / "pipe.conll", text, lambda path: read_sentences([path]))
+    assert data.tokens == tuple(("Ann", "saw", f"Bo{number}") for number in range(3000))
+
+
+def test_a_pipe_with_arrays_is_read_once(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.eye(3), y=np.eye(3))
+    pipe = tmp_path / "pipe.npz"
+    content = (tmp_path / "data.npz").read_bytes().decode("latin-1")
+    writing = partial(Path.write_text, encoding="latin-1", newline="")
+    found = through_pipe(pipe, content, load, writing)
+    assert len(found.train) + len(found.valid) + len(found.test) == 3
+
+
+def test_a_pipe_is_evaluated_whole(labels, tmp_path, capsys):
+    model, path = labels
+    expected = stream.evaluate(model, path)
+    model.save(tmp_path / "run")
+    out = tmp_path / "metrics.json"
+    command = ["evaluate", str(tmp_path / "run"), str(tmp_path / f"pipe{path.suffix}"), "--output", str(out)]
+    assert through_pipe(tmp_path / f"pipe{path.suffix}", path.read_text(), lambda pipe: main(command)) == 0
+    assert json.loads(out.read_text())["metrics"] == {"all rows": expected}
+    tagger_of().save(tmp_path / "tagger")
+    os.mkfifo(tmp_path / "pipe.conll")
+    command = ["evaluate", str(tmp_path / "tagger"), str(tmp_path / "pipe.conll")]
+    assert patiently(lambda: main(command)) == 2
+    assert "gone through more than once; give a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_pipe_is_read_to_its_end(tmp_path, columns):
     """What was looked at to tell columns from text cannot be read again."""
     count = 3000
     between, end = ("\n", "\n\n") if columns else (" ", "\n")
     text = "".join(between.join(["Ann", "saw", f"Bo{number}"]) + end for number in range(count))
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(text,))
-    writer.start()
-    found = list(stream.predict_tags(tagger_of(), pipe))
-    writer.join()
+    found = through_pipe(tmp_path / "pipe", text, lambda pipe: list(stream.predict_tags(tagger_of(), pipe)))
     assert [[token for token, _ in tokens] for tokens in found] == [
         ["Ann", "saw", f"Bo{number}"] for number in range(count)
     ]

@@ -138,9 +138,11 @@ def _train(options: Namespace) -> None:
     if options.seeds is not None or options.sweep:
         if launched_rank() is not None:
             raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
-        _train_many(run, options)
+        with _going_on_from(output):
+            _train_many(run, options)
         return
-    result = train(run)
+    with _going_on_from(output):
+        result = train(run)
     if launched_rank():
         return
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
@@ -149,6 +151,21 @@ def _train(options: Namespace) -> None:
     if output is not None:
         _print(f"result, model and history are in {output}")
         _report_of(output, options)
+
+
+@contextmanager
+def _going_on_from(output: Path | None) -> Iterator[None]:
+    """Ctrl-C where training does not hear it, as while a result is measured, says what is saved."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json")
+        saved = [path for name in names if output is not None for path in output.glob(name)]
+        if not saved:
+            raise
+        raise Interrupted(f"stopped; progress is saved in {output}", saved[0]) from stop
 
 
 def _report_of(output: Path, options: Namespace) -> None:
@@ -285,13 +302,18 @@ def _evaluate(options: Namespace) -> None:
 def _streams(model: Model, path: str) -> bool:
     """Whether a file counts whole and is read in parts."""
     columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
-    return Path(path).is_file() and (columns or isinstance(model.task, LabelTask))
+    return _is_file(path) and (columns or isinstance(model.task, LabelTask))
+
+
+def _is_file(path: str) -> bool:
+    """Whether there is a file or a pipe."""
+    return Path(path).is_file() or Path(path).is_fifo()
 
 
 def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
     """What to evaluate on: valid and test of a data set."""
     task = model.task
-    if isinstance(task, LabelTask) and Path(options.data).is_file():
+    if isinstance(task, LabelTask) and _is_file(options.data):
         whole = data.read_inputs(options.data, task.feature_names, task.label_names)
         if task.preprocessor is not None:
             whole = task.preprocessor.apply(whole)

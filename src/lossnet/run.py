@@ -38,6 +38,7 @@ __all__ = [
     "find_device",
     "finish",
     "fit",
+    "identity_of",
     "new_model",
     "placed",
     "read",
@@ -160,6 +161,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
     settings, processes = run.settings or Settings(), processes or Processes()
     result = {
         "dataset": data.name,
+        "data_digest": data.digest,
         "split": data.split_name,
         "method": run.method,
         "loss": run.loss,
@@ -211,13 +213,13 @@ def fit(
     device = find_device(run.device)
     started = time.monotonic()
     model = new_model(run, data)
-    names = {"data": data.name, "split": data.split_name}
-    trainer = trainer_of(model, run, names, follow, processes)
+    trainer = trainer_of(model, run, identity_of(data), follow, processes)
     train = placed(data.train, device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
     title = " ".join([data.name, *model.names, f"seed {run.seed}"])
     method, loss = model.names
+    names = {"data": data.name, "split": data.split_name}
     told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
     with _followed(follow, title, told) as results:
         history = trainer.fit(train, placed(data.valid, device), run.resume)
@@ -225,6 +227,15 @@ def fit(
         results.update(flat(metrics))
     seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
+
+
+def identity_of(data: Loaded) -> dict[str, str]:
+    """What tells data from others, by name and content.
+
+    >>> list(identity_of(load_data("digits-pairs")))
+    ['data', 'split', 'data_digest']
+    """
+    return {"data": data.name, "split": data.split_name, "data_digest": data.digest}
 
 
 def new_model(run: Run, data: Loaded) -> Model:

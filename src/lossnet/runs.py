@@ -23,6 +23,7 @@ from lossnet.run import (
     completed,
     find_device,
     finish,
+    identity_of,
     new_model,
     placed,
     read,
@@ -131,6 +132,7 @@ def train_many(
             results[index] = finished
         else:
             groups.setdefault(_structure(run), []).append(index)
+    titles = _titles(runs)
     diverged: dict[int, NonFiniteLoss] = {}
     loaded: dict[str, Loaded] = {}
     for group in groups.values():
@@ -139,18 +141,19 @@ def train_many(
         if data is None and features not in loaded:
             loaded[features] = read(first)
         own = data or loaded[features]
+        _check_digests(runs, results, own)
         for place, outcome in _outcomes([runs[index] for index in group], own, say):
             index = group[place]
             if isinstance(outcome, NonFiniteLoss):
                 diverged[index] = outcome
-                say(f"{_title(runs[index])} diverged: {outcome}")
+                say(f"{titles[index]} diverged: {outcome}")
                 continue
             results[index] = outcome
             if runs[index].progress:
-                say(f"{_title(runs[index])} is finished after {outcome['epochs']} epochs")
+                say(f"{titles[index]} is finished after {outcome['epochs']} epochs")
             _write_summary(runs, results)
     if diverged:
-        named = "; ".join(f"{_title(runs[index])}: {error}" for index, error in diverged.items())
+        named = "; ".join(f"{titles[index]}: {error}" for index, error in diverged.items())
         raise NonFiniteLoss(f"{len(diverged)} of {len(runs)} runs diverged ({named})")
     return [results[index] for index in range(len(runs))]
 
@@ -184,6 +187,17 @@ def _finished(run: Run) -> dict[str, Any] | None:
     return result
 
 
+def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]], data: Loaded) -> None:
+    """Refuses to train more runs beside those that were trained on something else under the same name."""
+    for index, result in results.items():
+        before = result.get("data_digest")
+        if before != data.digest:
+            what = f"on data of this name with another content (digest {before}, now {data.digest})"
+            if before is None:
+                what = "of an older version, which did not note its data_digest"
+            raise ValueError(f"{runs[index].output} holds a run {what}; choose another --output")
+
+
 def _structure(run: Run) -> str:
     """What runs that are trained together have in common."""
     settings = dataclasses.asdict(run.settings or Settings())
@@ -191,8 +205,20 @@ def _structure(run: Run) -> str:
     return json.dumps([run.method, run.loss, bool(settings["implicit_weight"]), same])
 
 
-def _title(run: Run) -> str:
-    return f"seed {run.seed}" if run.output is None else Path(run.output).name
+def _titles(runs: Sequence[Run]) -> list[str]:
+    """What each run is called: its folder, or what tells it from the others."""
+    swept, titles = _swept(runs), []
+    for run in runs:
+        settings = dataclasses.asdict(run.settings or Settings())
+        words = [*(f"{name}={settings[name]}" for name in swept), f"seed {run.seed}"]
+        titles.append(", ".join(words) if run.output is None else Path(run.output).name)
+    return titles
+
+
+def _swept(runs: Sequence[Run]) -> list[str]:
+    """The settings in which runs differ."""
+    first, *others = (dataclasses.asdict(run.settings or Settings()) for run in runs)
+    return [name for name in first if any(settings[name] != first[name] for settings in others)]
 
 
 def _outcomes(
@@ -228,8 +254,7 @@ def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
 def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str, Any] | NonFiniteLoss]]:
     device = find_device(runs[0].device)
     models = [new_model(run, data) for run in runs]
-    identity = {"data": data.name, "split": data.split_name}
-    trainers = [trainer_of(model, run, identity) for model, run in zip(models, runs, strict=True)]
+    trainers = [trainer_of(model, run, identity_of(data)) for model, run in zip(models, runs, strict=True)]
     parts = placed(data.train, device), placed(data.valid, device)
     ended = fit_together(trainers, *parts, resume=runs[0].resume, progress=runs[0].progress)
     for index, outcome in ended:
@@ -300,7 +325,4 @@ def _write_summary(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
     folder, found = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
     lines = "".join(json.dumps(result) + "\n" for result in found)
     write_text(folder / "results.jsonl", lines)
-    first = dataclasses.asdict(runs[0].settings or Settings())
-    every = [dataclasses.asdict(run.settings or Settings()) for run in runs]
-    swept = [name for name in first if any(settings[name] != first[name] for settings in every)]
-    write_text(folder / "table.md", markdown(*summary(found, swept)) + "\n")
+    write_text(folder / "table.md", markdown(*summary(found, _swept(runs))) + "\n")

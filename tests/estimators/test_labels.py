@@ -221,6 +221,13 @@ def test_validation_rows_may_be_given(problem):
     assert other.history_[0]["f1"] != classifier.history_[0]["f1"]
 
 
+@pytest.mark.parametrize("given", ["X_val", "y_val"])
+def test_validation_rows_and_their_labels_are_given_together(problem, given):
+    x, y = problem
+    with pytest.raises(ValueError, match="X_val and y_val together"):
+        quick().fit(x, y, **{given: x if given == "X_val" else y})
+
+
 def test_all_rows_train_where_none_are_held_out(problem):
     x, y = problem
     alone = quick(validation_fraction=0).fit(x, y)

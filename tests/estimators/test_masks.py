@@ -59,6 +59,12 @@ def test_cross_validation_validation_images_and_weights(scenes):
     assert (segmenter.predict_proba(images) != plain.predict_proba(images)).any()
 
 
+def test_validation_images_and_their_masks_are_given_together(scenes):
+    images, masks = scenes
+    with pytest.raises(ValueError, match="X_val and y_val together"):
+        quick().fit(images, masks, y_val=masks)
+
+
 def test_images_may_come_bit_by_bit(scenes):
     images, masks = scenes
     segmenter = quick(method="seal", settings={**SMALL, "crop": 24, "flips": True})

@@ -85,6 +85,11 @@ def test_weights_and_validation_sentences():
     assert (a != b).any()
 
 
+def test_validation_sentences_and_their_tags_are_given_together():
+    with pytest.raises(ValueError, match="X_val and y_val together"):
+        quick().fit(SENTENCES, PARTS, y_val=PARTS)
+
+
 def test_features_are_a_choice():
     tagger = quick(epochs=1, settings={**SMALL, "features": "shape"}).fit(SENTENCES, PARTS)
     assert list(tagger.model_.task.lexicon.features) == ["shape"]
@@ -98,6 +103,10 @@ def test_features_are_a_choice():
         (["Ann saw Rome"], [["N", "V", "N"]], "give its tokens"),
         ([["Ann", "saw"]], [["N"]], "give one of 'tags' per token"),
         ([["Ann"], []], [["N"], []], "has no tokens"),
+        (SENTENCES, None, "y is None; give the tags of each sentence's tokens"),
+        (SENTENCES, [None] * 12, "y has None for a sentence; give the tags of each sentence's tokens"),
+        (None, PARTS, "X is None; give the tokens of each sentence"),
+        ([3], [["N"]], "X has 3 for a sentence; give the tokens of each sentence"),
     ],
 )
 def test_what_is_no_sentence_is_refused(X, y, message):

@@ -1,6 +1,8 @@
 import json
+import os
 import re
 import shutil
+import threading
 from collections import Counter
 from html import escape
 from html.parser import HTMLParser
@@ -319,6 +321,22 @@ def test_other_data_under_the_same_name_is_noticed(label_runs, table, tmp_path):
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     page = Page(write([tmp_path / "run"], progress=False))
     assert "is not what the model was trained on" in page.text
+
+
+def test_a_pipe_is_not_waited_for(label_runs, tmp_path):
+    """Nobody may ever write into it again."""
+    shutil.copytree(label_runs[2], tmp_path / "run")
+    os.mkfifo(tmp_path / "mine.csv")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["source"]["data"] = str(tmp_path / "mine.csv")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    written = []
+    thread = threading.Thread(
+        target=lambda: written.append(write([tmp_path / "run"], progress=False)), daemon=True
+    )
+    thread.start()
+    thread.join(timeout=30)
+    assert "is a pipe" in Page(written[0]).text
 
 
 def test_other_rows_under_the_same_name_are_noticed(label_runs, table, tmp_path):

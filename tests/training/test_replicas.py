@@ -13,7 +13,7 @@ from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
 from lossnet.tasks import LabelTask
-from lossnet.training import Interrupted, NonFiniteLoss, Trainer, fit_together, why_alone
+from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, why_alone
 from lossnet.training.stacked import Stack, Streams
 
 SMALL = Settings(
@@ -214,6 +214,59 @@ def test_a_stopped_group_continues_to_the_same_end(tmp_path, batch):
     assert ended[0][0]["epoch"] == 1
     assert_equal(lone[0], alone)
     assert_equal(lone[1], grouped)
+
+
+class CrashError(Exception):
+    """Nothing is saved on the way out."""
+
+
+class Crashing(Interrupting):
+    """Half a minute passes with every batch, and one of them is the last."""
+
+    def __init__(self, batch, monkeypatch):
+        super().__init__(batch)
+        self.now = 0.0
+        monkeypatch.setattr("lossnet.training.replicas.time.monotonic", lambda: self.now)
+
+    def batch(self, indices):
+        self.left, self.now = self.left - 1, self.now + 31
+        if self.left == 0:
+            raise CrashError
+        return self.data.batch(indices)
+
+
+@pytest.mark.parametrize(("pause", "step"), [(None, 2), (61.0, 2), (100.0, None)])
+def test_a_group_is_saved_within_long_epochs_too(tmp_path, monkeypatch, pause, step):
+    def made(seed, saved):
+        given = {"checkpoint": tmp_path / f"{seed}.safetensors", "checkpoint_every": pause} if saved else {}
+        return trainer(("implicit", "nce"), seed, given)
+
+    lone = [made(seed, False) for seed in (0, 1)]
+    for one in lone:
+        one.fit(TRAIN, VALID)
+    together = [made(seed, True) for seed in (0, 1)]
+    with monkeypatch.context() as patch, pytest.raises(CrashError):
+        list(fit_together(together, Crashing(3, patch), VALID, progress=False))
+    if step is None:
+        assert not list(tmp_path.iterdir())
+        return
+    assert Checkpoint.load(tmp_path / "0.safetensors").state["position"]["step"] == step
+    again = [made(seed, True) for seed in (0, 1)]
+    list(fit_together(again, TRAIN, VALID, resume=True, progress=False))
+    for one, other in zip(lone, again, strict=True):
+        assert_equal(one, other)
+
+
+def test_checkpoints_of_a_group_are_as_far_apart_as_asked(tmp_path, monkeypatch):
+    saves = []
+    monkeypatch.setattr(Checkpoint, "save", lambda self, path: saves.append(path))
+    for pause, expected in ((1e9, 0), (0.0, 10)):
+        given = {"checkpoint_every": pause, "patience": 9}
+        together = [
+            trainer(("seal", "nce"), seed, {"checkpoint": tmp_path / str(seed), **given}) for seed in (0, 1)
+        ]
+        list(fit_together(together, TRAIN, VALID, progress=False))
+        assert len(saves) == expected
 
 
 @pytest.mark.parametrize("validation", [1, 4])

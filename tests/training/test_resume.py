@@ -427,6 +427,13 @@ def test_resuming_with_other_settings_is_refused(change, train, valid, checkpoin
     assert str(checkpoint) in str(caught.value)
 
 
+def test_a_checkpoint_that_does_not_say_what_it_was_of_is_refused(train, valid, checkpoint):
+    trainer(made(CASES[0]), checkpoint=checkpoint, checkpoint_every=0).fit(train, valid)
+    resumed = trainer(made(CASES[0]), checkpoint=checkpoint, identity={"data_digest": "0f"})
+    with pytest.raises(CheckpointError, match=r"did not note its data_digest; delete it and start again"):
+        resumed.fit(train, valid, resume=True)
+
+
 def test_resuming_other_networks_is_refused(train, valid, checkpoint):
     trainer(made(CASES[0]), checkpoint=checkpoint, checkpoint_every=0).fit(train, valid)
     wider = build(*CASES[0], dataclasses.replace(SMALL, task_hidden=9), LabelTask.of_size(6, 4))

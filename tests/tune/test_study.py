@@ -93,6 +93,24 @@ def test_another_search_under_the_same_name_is_refused(make_run, tmp_path):
         quietly(Search(make_run(), trials=1, output=tmp_path, space={"task_lr": Choice((0.1, 0.2))}))
 
 
+def test_a_search_does_not_go_on_with_a_file_that_has_changed(make_run, tmp_path):
+    quietly(Search(make_run(), trials=1, output=tmp_path))
+    path = Path(make_run().data)
+    heading, row, *rows = path.read_text().splitlines()
+    run = make_run()
+    path.write_text("\n".join([heading, *rows, row]) + "\n")
+    with pytest.raises(ValueError, match=r"other data_digest: .*another --study and --output"):
+        quietly(Search(run, trials=2, output=tmp_path))
+
+
+def test_a_search_that_does_not_say_what_its_data_held_is_refused(make_run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "identity_of", lambda data: {"data": data.name, "split": data.split_name})
+        quietly(Search(make_run(), trials=1, output=tmp_path))
+    with pytest.raises(ValueError, match="older version, which did not note its data_digest"):
+        quietly(Search(make_run(), trials=2, output=tmp_path))
+
+
 def test_spaces_of_ones_own_and_fixed_settings(make_run, tmp_path):
     wanted = Search(
         make_run(),

@@ -48,7 +48,7 @@ def holds_images(path: str | PathLike[str]) -> bool:
     path = Path(path)
     if path.is_dir():
         return True
-    if path.suffix.lower() != ".npz":
+    if path.suffix.lower() != ".npz" or not path.is_file():  # a pipe could not be read once more
         return False
     try:
         with zipfile.ZipFile(path) as archive:

@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 
 from lossnet.data import embedded
 from lossnet.data.dataset import MultiLabelData
+from lossnet.data.digest import digest
 from lossnet.data.download import Download, fetch
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
@@ -102,7 +103,8 @@ class Loaded(Generic[Data]):
 
     Images and sentences are left as they are: their preprocessor has no columns and does nothing.
     Sentences come with the ``vectors`` of their lexicon's words, ``(words, dimensions)``, zeros where there
-    is none, and with how much of the text each table of vectors covers.
+    is none, and with how much of the text each table of vectors covers.  The ``digest`` stands for what was
+    read, see `lossnet.data.digest`; it is empty for data from elsewhere.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Loaded(Generic[Data]):
     split_name: str
     vectors: NDArray[np.float32] | None = None
     coverage: tuple[Coverage, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -433,7 +436,16 @@ def load(
     else:
         preprocessor = preprocessor or Preprocessor.fit(train, raw.entry.standardise)
         train, valid, test = (preprocessor.apply(part) for part in raw.parts)
-    return Loaded(raw.entry.name, raw.entry.description, train, valid, test, preprocessor, raw.split_name)
+    return Loaded(
+        raw.entry.name,
+        raw.entry.description,
+        train,
+        valid,
+        test,
+        preprocessor,
+        raw.split_name,
+        digest=digest(*raw.parts),  # as read: what is computed may be rounded otherwise elsewhere
+    )
 
 
 def describe(
@@ -620,6 +632,7 @@ def _load_sentences(
         raw.split_name,
         lexicon.vectors(tables),
         tuple(table.coverage(tokens) for table in tables),
+        digest(*raw.parts, *tables),
     )
 
 

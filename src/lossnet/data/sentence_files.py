@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lossnet.data.readers.columns import Row, read_columns
+from lossnet.data.readers.columns import Row, read_columns, stream_columns
+from lossnet.data.readers.text import read_lines
 from lossnet.data.sentences import Sentences
 from lossnet.data.splits import Split
 
@@ -52,10 +53,11 @@ def read_sentences(
     >>> data.tokens, data.tags, data.columns
     ((('EU', 'rejects'),), (('I-ORG', 'O'),), {'column2': (('NNP', 'VBZ'),)})
     """
-    first = read_columns(paths[0], None if columns is None else len(columns))
+    lines = read_lines(paths[0], "utf-8")  # once: it may be a pipe
     if columns is None:
-        columns = ["word", *(f"column{place}" for place in range(2, len(first[0][0]))), "tag"]
-        first = read_columns(paths[0], len(columns))  # now with the same columns in all sentences
+        row, *_ = next(stream_columns(paths[0], lines=iter(lines)))
+        columns = ["word", *(f"column{place}" for place in range(2, len(row))), "tag"]
+    first = list(stream_columns(paths[0], len(columns), iter(lines)))  # the same columns in all sentences
     parts = [first, *(read_columns(path, len(columns)) for path in paths[1:])]
     named = {name: _column([row for part in parts for row in part], at) for at, name in enumerate(columns)}
     data = Sentences(named.pop("word"), named.pop("tag"), named)

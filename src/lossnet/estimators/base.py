@@ -91,6 +91,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self._trainer = None
         return self
 
+    @staticmethod
+    def _validates(X_val: Any, y_val: Any) -> bool:
+        """Whether instances to validate on were given to ``fit``; half of them is refused."""
+        if (X_val is None) != (y_val is None):
+            raise ValueError("give X_val and y_val together, or neither")
+        return X_val is not None
+
     def _partial_fit(self, data: Data, sample_weight: Any) -> Self:
         """One pass over some instances, from where the last left the networks and optimizers."""
         run = self._run()

@@ -64,8 +64,9 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         ``sample_weight`` ``(n,)`` is what rows count in losses, relative to one another; where a loss is
         computed of all rows at once, a weight of 2 is a row given twice.  Rows of weight 0 are left out.
         """
+        validates = self._validates(X_val, y_val)
         data = self._data(X, y, first=True)
-        valid = None if X_val is None else self._data(X_val, y_val)
+        valid = self._data(X_val, y_val) if validates else None
         return self._fit(data, sample_weight, valid, data.y)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:

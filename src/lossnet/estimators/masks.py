@@ -39,7 +39,7 @@ class Segmenter(Estimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
         """Trains anew; ``sample_weight`` ``(n,)`` is what images count in losses, relative to one another."""
         data = MaskData.from_arrays(X, y)
-        valid = None if X_val is None else MaskData.from_arrays(X_val, y_val)
+        valid = MaskData.from_arrays(X_val, y_val) if self._validates(X_val, y_val) else None
         return self._fit(data, sample_weight, valid, np.zeros((len(data), 0)))
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

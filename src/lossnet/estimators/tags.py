@@ -86,7 +86,7 @@ class SequenceTagger(Estimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
         """Trains anew; ``sample_weight`` ``(n,)`` is what sentences count in losses, relative to another."""
         data = _sentences(X, y)
-        valid = None if X_val is None else _sentences(X_val, y_val)
+        valid = _sentences(X_val, y_val) if self._validates(X_val, y_val) else None
         self._fit(data, sample_weight, valid, np.zeros((len(data), 0)))
         self.classes_ = np.array(self._task.lexicon.tags)
         return self
@@ -156,7 +156,21 @@ def _table(vectors: Mapping[str, Any]) -> Embeddings:
 
 
 def _sentences(X: Iterable[Sequence[str]], y: Iterable[Sequence[str]]) -> Sentences:
-    tokens = tuple(X)
+    tokens = _rows(X, "X", "tokens of each sentence")
     if any(isinstance(sentence, str) for sentence in tokens):
         raise DataError("a sentence is a text; give its tokens, one for each tag")
-    return Sentences(tuple(tuple(map(str, one)) for one in tokens), tuple(tuple(map(str, one)) for one in y))
+    tags = _rows(y, "y", "tags of each sentence's tokens")
+    return Sentences(
+        tuple(tuple(map(str, one)) for one in tokens), tuple(tuple(map(str, one)) for one in tags)
+    )
+
+
+def _rows(values: Any, name: str, wanted: str) -> list[Iterable[Any]]:
+    """What is given for each sentence."""
+    if not isinstance(values, Iterable):
+        raise DataError(f"{name} is {values!r}; give the {wanted}")
+    rows = list(values)
+    for row in rows:
+        if not isinstance(row, Iterable):
+            raise DataError(f"{name} has {row!r} for a sentence; give the {wanted}")
+    return rows

@@ -125,6 +125,8 @@ def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
     name = str(source.get("data", run.result["dataset"]))
     if data_dir is not None and not Path(name).exists() and (data_dir / Path(name).name).is_file():
         name = str(data_dir / Path(name).name)
+    if Path(name).is_fifo():
+        raise ValueError(f"{name} is a pipe: what the run read there cannot be read again")
     preprocessor = model.task.preprocessor if isinstance(model.task, LabelTask) else None
     lexicon = model.task.lexicon if isinstance(model.task, TagTask) else None
     labels, split = source.get("labels"), source.get("split")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,8 @@ class TagTask(Task):
 
     def stream_tagged(self, path: str | PathLike[str], size: int = ROWS) -> Iterator[Sentences]:
         """Sentences of a column file with the tags in its last column, ready for batches, in parts."""
+        if Path(path).is_fifo():
+            raise DataError("a pipe, but its tags are gone through more than once; give a file", path)
         count = len(next(stream_columns(path))[0])
         names = ["word", *(f"column{place}" for place in range(2, count)), "tag"]
         wanted = self.lexicon.columns

@@ -88,7 +88,7 @@ def fit_together(
     others; one that diverges is given with its `NonFiniteLoss`.  ``seconds`` are a replica's share.
 
     With ``resume``, those with a checkpoint continue from it; it is the same that `Trainer.fit` writes and
-    reads.  Ctrl-C saves all checkpoints and raises `Interrupted`.
+    reads, as often as the first trainer says.  Ctrl-C saves all checkpoints and raises `Interrupted`.
 
     >>> import numpy as np
     >>> from lossnet.data import MultiLabelData
@@ -170,7 +170,7 @@ class _Replicas:
             self._show(show)
             if leader._stop_requested:
                 self._interrupt(leader)
-            if time.monotonic() - self.last_saved >= 20 * self.saving_took:
+            if self._save_is_due():
                 self._save()
         for stack in self.stacks.values():
             stack.release()
@@ -208,8 +208,9 @@ class _Replicas:
             for trainer in self.trainers:
                 trainer._position.step = step + 1
                 trainer._position.steps_taken += taken
-            stop = leader._stop_requested
-            if len(pending) == interval or step + 1 == len(batches) or stop:
+            last, stop = step + 1 == len(batches), leader._stop_requested
+            save = not last and time.monotonic() - self.last_saved >= 60 and self._save_is_due()
+            if len(pending) == interval or last or stop or save:
                 self._account(pending)
                 pending.clear()
                 show.step(step + 1, _averages(position.totals))
@@ -220,6 +221,8 @@ class _Replicas:
                 trainer._position.spent += share
             if stop:
                 self._interrupt(leader)
+            if save:
+                self._save()
 
     def _take_steps(self, batch: Batch) -> Readings:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
@@ -262,6 +265,12 @@ class _Replicas:
         where = f"; the progress of {len(self.trainers)} runs is saved" if saved else ""
         place = self.trainers[0]._position.place
         raise Interrupted(f"stopped {place}{where}", leader.checkpoint)
+
+    def _save_is_due(self) -> bool:
+        """As for a lone trainer, but what it costs is to save all."""
+        first = self.trainers[0]
+        pause = 20 * self.saving_took if first.checkpoint_every is None else first.checkpoint_every
+        return first.checkpoint is not None and time.monotonic() - self.last_saved >= pause
 
     def _save(self) -> None:
         started = time.monotonic()

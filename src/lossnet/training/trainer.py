@@ -479,10 +479,13 @@ class Trainer:
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{self.checkpoint}: not a trainer's checkpoint ({error})") from error
         for name, value in self._settings().items():
-            if before.get(name) != value:
+            if name not in before:
+                what = f"saved by another version, which did not note its {name}"
+                raise CheckpointError(f"{self.checkpoint}: {what}; delete it and start again")
+            if before[name] != value:
                 raise CheckpointError(
-                    f"{self.checkpoint}: saved with {name}={before.get(name)}, resumed with "
-                    f"{name}={value}; use the same settings"
+                    f"{self.checkpoint}: saved with {name}={before[name]}, resumed with "
+                    f"{name}={value}; use the same settings and data"
                 )
         try:
             self.method.load_state_dict(saved.part("weights"))

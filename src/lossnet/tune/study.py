@@ -30,7 +30,7 @@ import yaml
 from lossnet import scores
 from lossnet.build import build
 from lossnet.data import Loaded
-from lossnet.run import Run, check_folder, completed, find_device, fit, read, write_text
+from lossnet.run import Run, check_folder, completed, find_device, fit, identity_of, read, write_text
 from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss
@@ -269,8 +269,7 @@ def _description(wanted: Search, space: Mapping[str, Dimension], data: Loaded[An
     assert run.settings is not None
     dimensions = {name: dataclasses.asdict(where) for name, where in space.items()}
     described = {
-        "data": data.name,
-        "split": data.split_name,
+        **identity_of(data),
         "method": run.method,
         "loss": run.loss,
         "seed": run.seed,
@@ -292,7 +291,10 @@ def _described(study: Study) -> dict[str, Any] | None:
 
 def _compare(wanted: Search, found: Mapping[str, Any], description: Mapping[str, Any]) -> None:
     for name, value in description.items():
-        if found.get(name) != value:
+        if name not in found:
+            what = f"the study {wanted.study!r} is of an older version, which did not note its {name}"
+            raise ValueError(f"{what}; give another --study and --output")
+        if found[name] != value:
             before, now = found.get(name), value
             if isinstance(before, dict) and isinstance(now, dict):
                 changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]

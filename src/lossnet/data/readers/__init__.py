@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> Multi
     ...     read(path).y.toarray().tolist()
     [[1, 1]]
     """
-    reader = _choose(path, options.get("encoding", "utf-8"))
+    reader, lines = _choose(path, options.get("encoding", "utf-8"))
     accepted = inspect.signature(reader).parameters
     if labels is not None:
         if "labels" not in accepted:
@@ -90,7 +91,7 @@ def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> Multi
     for name in options:
         if name not in accepted:
             raise TypeError(f"{reader.__name__} has no option {name!r}")
-    return reader(path, **options)
+    return reader(path, **options) if lines is None else reader(path, lines=lines, **options)
 
 
 def read_inputs(
@@ -164,20 +165,25 @@ def _stream(path: Path, like: Like, rows: int) -> Iterator[MultiLabelData]:
         header = stream_header(path)
         return stream_clus(header, like, rows) if is_hierarchical(header) else stream_arff(header, like, rows)
     if path.suffix.lower() in _SPARSE:
-        return (stream_xc if is_header(next(stream_lines(path))) else stream_libsvm)(path, like, rows)
+        lines = stream_lines(path)
+        first = next(lines)
+        return (stream_xc if is_header(first) else stream_libsvm)(path, like, rows, chain([first], lines))
     return iter([read(path, like=like)])
 
 
-def _choose(path: str | PathLike[str], encoding: str) -> Reader:
+def _choose(path: str | PathLike[str], encoding: str) -> tuple[Reader, list[str] | None]:
+    """The reader of a file, and its lines if they had to be looked at: a pipe has them once."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
+        return _BY_SUFFIX[suffix], None
     if suffix == ".arff":
-        header = parse_header(path, encoding, number_repeats=True)
-        return read_clus if is_hierarchical(header) else read_arff
+        lines = read_lines(path, encoding)
+        header = parse_header(path, encoding, number_repeats=True, lines=lines)
+        return read_clus if is_hierarchical(header) else read_arff, lines
     if suffix in _SPARSE:
-        return read_xc if is_header(read_lines(path, encoding)[0]) else read_libsvm
+        lines = read_lines(path, encoding)
+        return read_xc if is_header(lines[0]) else read_libsvm, lines
     if not path.exists():
         raise DataError("no such file; check the path", fspath(path))
     known = ", ".join([".arff", ".txt", ".svm", ".libsvm", *_BY_SUFFIX])

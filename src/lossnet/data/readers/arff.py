@@ -48,6 +48,7 @@ def read_arff(
     drop: Collection[str] = (),
     encoding: str = "utf-8",
     like: Like | None = None,
+    lines: Iterable[str] | None = None,
 ) -> MultiLabelData:
     """Read a Mulan or MEKA ARFF file, dense or sparse.
 
@@ -57,7 +58,7 @@ def read_arff(
 
     Numbers and two-valued nominals (0/1, NO/YES, false/true, n/y) give one input column each; other
     nominals give one 0/1 column per value, named ``attribute=value``.  ``drop`` leaves out what it
-    names.
+    names.  ``lines`` are the file's, where they are at hand.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -74,7 +75,7 @@ def read_arff(
     (('tempo', 'mode=major', 'mode=minor', 'mode=none'), [[0.5, 0.0, 1.0, 0.0]], [[1]])
     """
     # A CLUS file without its class comes here at prediction time, with its repeated names.
-    header = parse_header(path, encoding, number_repeats=like is not None)
+    header = parse_header(path, encoding, number_repeats=like is not None, lines=lines)
     if like is None:
         (data,) = _parts(header, _find_labels(header, labels), drop, None, None)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 
@@ -119,12 +119,18 @@ def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "r": "\r", "t": "\t"}.get(code, code)
 
 
-def parse_header(path: str | PathLike[str], encoding: str = "utf-8", number_repeats: bool = False) -> Header:
-    """Read a file and everything up to ``@data``.
+def parse_header(
+    path: str | PathLike[str],
+    encoding: str = "utf-8",
+    number_repeats: bool = False,
+    lines: Iterable[str] | None = None,
+) -> Header:
+    """Read a file and everything up to ``@data``, or take it from its ``lines``, where they are at hand.
 
     A name that is declared again is an error, or with ``number_repeats`` becomes ``name (2)``.
     """
-    return _parse_header(fspath(path), iter(read_lines(path, encoding)), number_repeats)
+    found = read_lines(path, encoding) if lines is None else lines
+    return _parse_header(fspath(path), iter(found), number_repeats)
 
 
 def stream_header(path: str | PathLike[str]) -> Header:

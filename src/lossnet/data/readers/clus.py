@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from os import PathLike
 
 import numpy as np
@@ -26,13 +26,15 @@ def read_clus(
     drop: Collection[str] = (),
     encoding: str = "utf-8",
     like: Like | None = None,
+    lines: Iterable[str] | None = None,
 ) -> MultiLabelData:
     """Read a CLUS file, whose rows name nodes of a tree of labels joined by ``@``.
 
     A row has the nodes it names and all their ancestors.  ``root`` adds the label ``root``, which
     every row has, as the published counts of labels do.  Every nominal attribute is spread over one
     column for each value, and a missing one is NaN in all of them.  Published files declare some
-    inputs twice under one name (repeated measurements); the second is called ``name (2)``.
+    inputs twice under one name (repeated measurements); the second is called ``name (2)``.  ``lines`` are the
+    file's, where they are at hand.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -49,7 +51,8 @@ def read_clus(
     >>> data.label_names, data.y.toarray().tolist()
     (('root', '01', '01/02', '03'), [[1, 1, 1, 0], [1, 1, 0, 1]])
     """
-    (data,) = _parts(parse_header(path, encoding, number_repeats=True), root, drop, like, None)
+    header = parse_header(path, encoding, number_repeats=True, lines=lines)
+    (data,) = _parts(header, root, drop, like, None)
     return data
 
 

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 
 from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import Like, build, chunks, read_lines, stream_lines
+from lossnet.data.readers.text import Like, build, chunks, read_lines
 from lossnet.data.readers.xc import Collector, check_columns
 
 __all__ = ["read_libsvm", "stream_libsvm"]
@@ -22,13 +22,15 @@ def read_libsvm(
     features: int | None = None,
     encoding: str = "utf-8",
     like: Like | None = None,
+    lines: Iterable[str] | None = None,
 ) -> MultiLabelData:
     """Read lines ``label,label feature:value …``, where labels are numbers or names.
 
     ``base`` is the first feature's number, 0 or 1; by default 0 if any feature 0 occurs, else 1.
     ``features`` is how many there are, by default up to the largest that occurs; columns are named
     ``feature_<number>``.  ``labels`` lists the labels, or says how many there are when they are
-    numbered from 0; by default they are those that occur, in order.
+    numbered from 0; by default they are those that occur, in order.  ``lines`` are the file's, where they
+    are at hand.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -49,7 +51,7 @@ def read_libsvm(
     # Until the base is known, features are kept as numbered and the bound is checked at the end.
     collector = Collector(path, None if base is None else features, numbering, base or 0)
     last = 1
-    for last, content in _rows(path, read_lines(path, encoding)):
+    for last, content in _rows(path, read_lines(path, encoding) if lines is None else lines):
         collector.add(last, content)
     if base is None:
         base = 0 if collector.smallest_feature == 0 else 1
@@ -69,11 +71,13 @@ def read_libsvm(
     return build(path, x[:, shift:], y[:, order], names, label_names, last)
 
 
-def stream_libsvm(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_libsvm` reads, ``rows`` at a time."""
+def stream_libsvm(
+    path: str | PathLike[str], like: Like, rows: int, lines: Iterator[str]
+) -> Iterator[MultiLabelData]:
+    """What `read_libsvm` reads of a file's lines, ``rows`` at a time."""
     path = fspath(path)
     base, inputs, numbering = _trained_base(path, like), len(like.feature_names), _Numbering(like.label_names)
-    for chunk in chunks(_rows(path, stream_lines(path)), rows):
+    for chunk in chunks(_rows(path, lines), rows):
         collector = Collector(path, inputs, numbering, base)
         for line, content in chunk:
             collector.add(line, content)

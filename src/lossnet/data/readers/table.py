@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import tee
 from os import PathLike, fspath
 from typing import Any
 
@@ -82,9 +83,11 @@ def read_csv(
 def stream_csv(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
     """What `read_csv` reads of the columns that a model wants, ``rows`` at a time."""
     path = fspath(path)
-    delimiter = _delimiter(path, stream_lines(path))
-    lines = (f"{line}\n" for line in stream_lines(path))
-    return _csv_parts(path, lines, delimiter, _Wanted(None, (), (), like), rows)
+    lines, looked_at = tee(stream_lines(path))  # once: it may be a pipe
+    delimiter = _delimiter(path, looked_at)
+    del looked_at  # or it would keep all lines
+    text = (f"{line}\n" for line in lines)
+    return _csv_parts(path, text, delimiter, _Wanted(None, (), (), like), rows)
 
 
 def _delimiter(path: str, lines: Iterable[str]) -> str:

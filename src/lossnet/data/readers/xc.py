@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike, fspath
 from typing import Any
 
@@ -18,7 +18,6 @@ from lossnet.data.readers.text import (
     number,
     number_complaint,
     read_lines,
-    stream_lines,
 )
 
 __all__ = ["Collector", "check_columns", "read_xc", "stream_xc"]
@@ -27,11 +26,16 @@ MOST_COLUMNS = 1 << 23
 
 
 def read_xc(
-    path: str | PathLike[str], *, encoding: str = "utf-8", like: Like | None = None
+    path: str | PathLike[str],
+    *,
+    encoding: str = "utf-8",
+    like: Like | None = None,
+    lines: Iterable[str] | None = None,
 ) -> MultiLabelData:
     """Read ``n d L`` and then a line ``label,label feature:value …`` for each row, all from 0.
 
-    Columns are named ``feature_0`` … and ``label_0`` …; a row may have no labels.
+    Columns are named ``feature_0`` … and ``label_0`` …; a row may have no labels.  ``lines`` are the file's,
+    where they are at hand.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -43,13 +47,15 @@ def read_xc(
     ([[0.5, 0.0, 1.0], [0.0, 2.0, 0.0]], [[1, 1], [0, 0]])
     """
     path = fspath(path)
-    (data,) = _parts(path, iter(read_lines(path, encoding)), like, None)
+    (data,) = _parts(path, iter(read_lines(path, encoding) if lines is None else lines), like, None)
     return data
 
 
-def stream_xc(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_xc` reads, ``rows`` at a time."""
-    return _parts(fspath(path), stream_lines(path), like, rows)
+def stream_xc(
+    path: str | PathLike[str], like: Like, rows: int, lines: Iterator[str]
+) -> Iterator[MultiLabelData]:
+    """What `read_xc` reads of a file's lines, ``rows`` at a time."""
+    return _parts(fspath(path), lines, like, rows)
 
 
 def _parts(path: str, lines: Iterator[str], like: Like | None, size: int | None) -> Iterator[MultiLabelData]:
