@@ -58,6 +58,14 @@ def test_parameters_without_a_gradient_stay():
     assert [float(optimizer.state[part]["step"]) for part in (weight, bias, other)] == [4, 1, 4]
 
 
+def test_no_gradient_at_all_is_no_step():
+    net, same = networks(torch.float32)
+    optimizer = adamw(net)
+    for _ in range(2):
+        assert descend(optimizer, [None, None, None], 1.0) == 0
+    torch.testing.assert_close(list(net.parameters()), list(same.parameters()), rtol=0, atol=0)
+
+
 def test_a_restored_optimizer_goes_on_from_its_state():
     ours, theirs = networks(torch.float32)
     first, second = adamw(ours), adamw(theirs)

@@ -44,6 +44,8 @@ def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> No
     """What the fused ``optimizer.step()`` does, on a CPU without finding out anew what goes together."""
     (group,) = optimizer.param_groups
     used = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
+    if not used:
+        return
     states = [optimizer.state[parameter] for parameter, _ in used]
     if not all(states) or used[0][0].device.type != "cpu":
         for parameter, gradient in used:
