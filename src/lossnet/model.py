@@ -123,12 +123,19 @@ class Model:
         return predict(whole, data, device)
 
     def double(self) -> Model:
-        """A copy that computes in float64: no rounding then tells where among others a row was."""
-        return dataclasses.replace(self, method=copy.deepcopy(self.method).double())
+        """The same, computing in float64: no rounding then tells where among others a row was.
+
+        What predicts is copied; the other networks are shared.
+        """
+        method = copy.copy(self.method)
+        method._modules = dict(method._modules)
+        for name in method.predictors:
+            method._modules[name] = copy.deepcopy(method.get_submodule(name)).double()
+        return dataclasses.replace(self, method=method)
 
     def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Inputs in the precision of the networks."""
-        precision = next(self.method.parameters()).dtype
+        precision = next(self.method.get_submodule(self.method.predictors[0]).parameters()).dtype
         return self.method.predict(x.to(precision) if x.is_floating_point() else x, mask)
 
     def files(self) -> dict[str, bytes]:

@@ -110,7 +110,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         losses = trainer.pass_over(part)
         # Only now: what was refused leaves no model behind that has learned nothing.
         self.model_, self._trainer = model, trainer
-        self.history_ = [*getattr(self, "history_", []), {"losses": losses}]
+        self.history_ = getattr(self, "history_", [])
+        self.history_.append({"losses": losses})
         self.n_iter_ = len(self.history_)
         return self
 

@@ -17,6 +17,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -139,7 +140,7 @@ class Labels(MultiLabel):
     streams: Streams = field(kw_only=True)
 
     def flip(self, chances: Tensor, count: int) -> Tensor:
-        return self.streams.each(lambda own: coins.flip(own, count), chances)
+        return self.streams.each(partial(super().flip, count=count), chances)
 
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)
