@@ -350,7 +350,7 @@ def test_steps_of_a_stack_are_those_of_the_optimizers():
     stack = Stack(other, optimizers[1], clips, Streams([0, 1], torch.device("cpu")))
     for _ in range(5):
         gradients = [torch.randn_like(parameter) for parameter in stack.parameters]
-        norms = stack.step(gradients)
+        norms = stack.step([gradient.clone() for gradient in gradients])
         for index, net in enumerate(lone):
             for parameter, gradient in zip(net.parameters(), gradients, strict=True):
                 parameter.grad = gradient[index].clone()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,6 +32,14 @@ class EnergyLoss(ABC):
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
     ) -> Tensor:
         """Loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
+
+    def rounds(
+        self, truth: Tensor, prediction: Prediction, count: int
+    ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
+        """``count`` times the loss ``(batch,)`` of an energy, each with candidates of its own."""
+        for _ in range(count):
+            candidates = self.propose(prediction)
+            yield partial(self, truth=truth, candidates=candidates, prediction=prediction)
 
 
 def with_truth(truth: Tensor, candidates: Tensor) -> Tensor:

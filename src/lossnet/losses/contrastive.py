@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,8 +40,24 @@ class Ranking(EnergyLoss):
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
     ) -> Tensor:
         everything = with_truth(truth, candidates)
-        exponents = self.offset(everything, truth, prediction) - energy(everything)
-        return -exponents.log_softmax(1)[:, 0]
+        return _contrast(everything, self.offset(everything, truth, prediction), energy)
+
+    def rounds(
+        self, truth: Tensor, prediction: Prediction, count: int
+    ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
+        if count == 1 or self.score is not None or not truth.is_cuda:
+            yield from super().rounds(truth, prediction, count)
+            return
+        # A GPU draws and weighs the candidates of all rounds in the time of one.
+        samples = prediction.sample(count * self.samples)
+        known = truth.unsqueeze(1).to(samples.dtype)
+        candidates = _by_round(known, samples, count)
+        offset, offsets = (self.offset(part, truth, prediction) for part in (known, samples))
+        if isinstance(offset, Tensor) and isinstance(offsets, Tensor):
+            offsets = _by_round(offset, offsets, count)
+        for index in range(count):
+            own = offsets[index] if isinstance(offsets, Tensor) else offsets
+            yield partial(_contrast, candidates[index], own)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
         """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
@@ -48,6 +66,17 @@ class Ranking(EnergyLoss):
         cost = self.score.cost(candidates, truth)
         # Not every score gives an empty truth a cost of 0 against itself.
         return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
+
+
+def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:
+    """``−log softmax(offset − E)`` of the first of candidates ``(batch, 1 + K, *event)``, ``(batch,)``."""
+    return -(offset - energy(candidates)).log_softmax(1)[:, 0]
+
+
+def _by_round(truth: Tensor, samples: Tensor, count: int) -> Tensor:
+    """``(batch, 1, …)`` and ``(batch, count · K, …)`` as ``(count, batch, 1 + K, …)``."""
+    samples = samples.unflatten(1, (count, -1)).transpose(0, 1)
+    return torch.cat([truth.expand(count, *truth.shape), samples], 2)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
 from lossnet.methods.seal import SEAL
 from lossnet.nets.recurrent import is_recurrent, without_dropout
+from lossnet.precision import products
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, mean
 
@@ -111,7 +112,11 @@ class Implicit(SEAL):
             yield next(explicit) if plain else self.implicit_update(batch)
 
     def implicit_update(self, batch: Batch) -> Update:
-        """An energy step along both terms."""
+        """An energy step along both terms, in full precision."""
+        with products(batch.y.device, rounded=False):
+            return self._implicit_update(batch)
+
+    def _implicit_update(self, batch: Batch) -> Update:
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
         prediction, energy = self.prediction(batch), self.energy.at(batch.x)

@@ -60,10 +60,8 @@ class SEAL(TaskNetMethod):
         """The energy's steps against the task net as it is."""
         with torch.no_grad():
             prediction = self.prediction(batch)
-        for _ in range(self.energy_steps):
-            candidates = self.loss.propose(prediction)
-            loss = self.loss(self.energy.at(batch.x), batch.y, candidates, prediction)
-            yield Update("energy", batch.mean(loss))
+        for loss in self.loss.rounds(batch.y, prediction, self.energy_steps):
+            yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
 
     def task_updates(
         self,

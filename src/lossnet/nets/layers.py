@@ -63,7 +63,7 @@ class InputLayer(nn.Module):
                 product = _product(few, self.weight, matrix)
                 product = product if self.bias is None else product + self.bias
                 return product.view(*x.shape[:-1], self.out_features)
-        if x.dim() == 2 and self.bias is not None:
+        if x.dim() == 2 and self.bias is not None and x.device.type == "cpu":
             return torch.addmm(self.bias, x, self.weight)
         return x @ self.weight if self.bias is None else x @ self.weight + self.bias
 

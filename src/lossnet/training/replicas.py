@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lossnet.losses import TaskLoss
 from lossnet.methods import SEAL, CrossEntropy, Implicit, Method
+from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.evaluation import Dataset
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
@@ -163,7 +164,8 @@ class _Replicas:
     def fit(self, train: Dataset, valid: Dataset, show: Progress, leader: Trainer) -> dict[int, Outcome]:
         """Runs epochs until replicas end; what became of those.  ``leader`` knows of Ctrl-C."""
         while all(trainer._goes_on() for trainer in self.trainers) and not self.diverged:
-            self._run_epoch(train, show, leader)
+            with products(self.device, rounded=True):
+                self._run_epoch(train, show, leader)
             for index, trainer in enumerate(self.trainers):
                 if index not in self.diverged:
                     trainer._validate(trainer.method.stages()[0], valid)

@@ -260,15 +260,17 @@ class Stack:
         self._clips = self.parameters[0].new_tensor(clips)
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The optimizers' steps, each along its gradients, clipped; their norms before that, ``(R,)``."""
-        lengths = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
-        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
+        """The optimizers' steps along gradients, clipped in place; their norms before that, ``(R,)``."""
+        replicas = list(zip(*(gradient.unbind() for gradient in gradients), strict=True))
+        lengths = torch._foreach_norm([part for own in replicas for part in own])
+        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
         scales = (self._clips / (norms + 1e-6)).clamp(max=1)  # as torch clips
-        scaled = [gradient * scales.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
-        self._streams.apart(
-            lambda index: step(self._optimizers[index], [gradient[index] for gradient in scaled])
-        )
+        def descend(index: int) -> None:
+            torch._foreach_mul_(replicas[index], scales[index])
+            step(self._optimizers[index], replicas[index])
+
+        self._streams.apart(descend)
         return norms
 
     def release(self) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lossnet import scores
 from lossnet.methods.base import Method, Stage, Update
+from lossnet.precision import products
 from lossnet.spaces import Batch
 from lossnet.training.checkpoint import (
     Checkpoint,
@@ -184,7 +185,13 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
-        with torch.random.fork_rng(devices), self._together(), self._interruptible(), show:
+        with (
+            torch.random.fork_rng(devices),
+            products(self.device, rounded=True),
+            self._together(),
+            self._interruptible(),
+            show,
+        ):
             torch.manual_seed(self.seed)
             saved = self._read_checkpoint() if resume else None
             stages = self.method.stages()
@@ -212,7 +219,13 @@ class Trainer:
             self._prepare(stage, None)
         position = self._position
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
+        with (
+            torch.random.fork_rng(devices),
+            products(self.device, rounded=True),
+            self._together(),
+            self._interruptible(),
+            silent() as show,
+        ):
             torch.manual_seed(self._epoch_seed())
             self._run_epoch(stage, data, show)
         self.method.eval()
