@@ -23,6 +23,14 @@ GLOBAL = {
     "compound, stacked, GE(c)": Row("infnet-plus", changes={"tag_models": "words", "epochs": 15}),
 }
 SOME = ("BiLSTM", "BiLSTM-CRF", "margin", "compound, stacked", "implicit NCE")
+#: with networks of twice the paper's width, settings from validation data
+WIDE = {
+    **{title: ROWS[title] for title in ("BiLSTM", "compound, stacked", "SEAL-NCE", "implicit NCE")},
+    "compound, stacked, GE(c)": Row(
+        "infnet-plus",
+        changes={"tag_models": "words", "word_model_weight": 0.1, "energy_weight": 0.3, "epochs": 15},
+    ),
+}
 #: published test F1: InfNet+ Tables 1, 2 and 4; UAI Table 3
 PUBLISHED = {
     "NER": {
@@ -78,6 +86,12 @@ CELLS = tuple(
         PUBLISHED[name],
         changes,
         name,
+    )
+) + tuple(
+    cell
+    for name in ("NER+", "NER++")
+    for cell in cells_of(
+        DATA, WIDE, PUBLISHED[name], {**INPUTS[name], "task_hidden": 256}, f"{name}, 256 units"
     )
 )
 
