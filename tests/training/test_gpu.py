@@ -1,6 +1,7 @@
 """What only a GPU can show; skipped elsewhere."""
 
 import copy
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Prediction
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
+from lossnet.training import replicas as replicas_room
+from lossnet.training import trainer as trainer_room
 from lossnet.training.descent import descend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -103,7 +106,9 @@ def test_graphs_do_what_steps_one_by_one_do():
         assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
 
 
-def test_replicas_do_what_each_does_alone():
+def test_replicas_do_what_each_does_alone(monkeypatch):
+    for room in (trainer_room, replicas_room):
+        monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())  # to compare closely
     alone = [trainer(seed).fit(data(), data()) for seed in range(3)]
     together = dict(fit_together([trainer(seed) for seed in range(3)], data(), data(), progress=False))
     for seed, history in enumerate(alone):
