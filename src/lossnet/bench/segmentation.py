@@ -40,6 +40,7 @@ HORSES = (
     Cell("FCN, SEAL NCE, smooth, U-Net as energy", "horses", "seal", changes={"image_energy": "unet"}),
     Cell("FCN, implicit NCE, smooth", "horses", "implicit", published="89.4 (UAI, another network)"),
     Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet"),
+    Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-wide"),
     Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses-seal-nce-unet"),
     Cell(
         "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses-seal-regression-s-unet"
