@@ -31,7 +31,10 @@ def flip(chances: Tensor, count: int) -> Tensor:
     shape = (len(chances), count, *chances.shape[2:])
     if chances.device.type != "cpu":
         return torch.bernoulli(chances.expand(shape))
-    return _drawn(chances, shape).to(chances.dtype)
+    scaled = chances * 256  # exact, and so is what is left of it
+    limits = scaled.clamp(max=255).to(torch.uint8)
+    rest = scaled - limits
+    return _drawn(limits, rest if rest.any() else None, shape).to(chances.dtype)
 
 
 class Dropout(nn.Dropout):
@@ -45,24 +48,23 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.device.type != "cpu" or input.dim() < 2 or self.p in (0, 1):
             return super().forward(input)
-        chance = torch.full((1,) * input.dim(), 1 - self.p, dtype=torch.float64)
-        return input * _drawn(chance, input.shape).to(input.dtype).mul_(1 / (1 - self.p))
+        limit, rest = divmod(256 * (1 - self.p), 1)
+        return input * _drawn(int(limit), rest or None, input.shape).to(input.dtype).mul_(1 / (1 - self.p))
 
 
-def _drawn(chances: Tensor, shape: Sequence[int]) -> Tensor:
-    """Bytes of 0 and 1 ``(batch, *rest)``, with chances that broadcast to that shape."""
+def _drawn(limits: Tensor | int, rest: Tensor | float | None, shape: Sequence[int]) -> Tensor:
+    """Bytes of 0 and 1 ``(batch, *rest)``, of chances ``(limits + rest) / 256`` that broadcast to that."""
     batch, size = shape[0], math.prod(shape[1:])
     # Of each instance: a word for its later bits, and its bytes.
     words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None)
-    random = words.view(torch.uint8)[:, 8 : 8 + size].unflatten(1, shape[1:])
-    scaled = chances * 256  # exact, and so is what is left of it
-    limits = scaled.clamp(max=255).to(torch.uint8)
+    random = words.view(torch.uint8)[:, 8 : 8 + size].view(shape)
     drawn: Tensor = (random < limits).view(torch.uint8)
-    rest = scaled - limits
-    if rest.any():
+    if rest is not None:
         ties = np.flatnonzero((random == limits).numpy())
         row, place = np.divmod(ties, size)
-        chance = rest.expand(shape).numpy()[np.unravel_index(ties, shape)]
+        chance = (
+            rest if isinstance(rest, float) else rest.expand(shape).numpy()[np.unravel_index(ties, shape)]
+        )
         won = ties[_uniform(words.numpy()[row, 0].view(np.uint64), place) < chance]
         drawn.numpy().reshape(-1)[won] = 1
     return drawn
