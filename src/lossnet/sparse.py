@@ -26,9 +26,10 @@ def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
     """The different ones among candidates ``(batch, K, labels)``, as ``(rows, labels)``, and the row of each
     candidate, ``(batch · K,)``; the candidates themselves where they are not known to be sets of few labels.
 
-    >>> rows, places = distinct(torch.eye(20)[torch.tensor([[3, 5, 3]])])
-    >>> rows.shape, places
-    (torch.Size([2, 20]), tensor([0, 1, 0]))
+    >>> y = torch.eye(20)[torch.tensor([[3, 5, 3]])]
+    >>> rows, places = distinct(y)
+    >>> rows.shape, bool((rows[places].view_as(y) == y).all())
+    (torch.Size([2, 20]), True)
     """
     few = few_values(y)
     if few is None or few.value is not None:
