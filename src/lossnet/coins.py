@@ -67,16 +67,18 @@ def _drawn(limits: Tensor | int, rest: NDArray[Any] | float | None, shape: Seque
     """
     batch, size = shape[0], math.prod(shape[1:])
     # Of each instance: a word for its later bits, and its bytes.
-    words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None)
-    random = words.view(torch.uint8)[:, 8 : 8 + size].view(shape)
-    drawn: Tensor = (random < limits).view(torch.uint8)
+    words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None).numpy()
+    random = words.view(np.uint8)[:, 8 : 8 + size].reshape(shape)
+    # NumPy is faster at comparing with one number, torch with many.
+    compared = random if isinstance(limits, int) else torch.from_numpy(random)
+    drawn = np.asarray(compared < limits)
     if rest is not None:
-        ties = np.flatnonzero((random == limits).numpy())
+        ties = np.flatnonzero(compared == limits)
         row, place = np.divmod(ties, size)
         chance = rest if isinstance(rest, float) else rest[row, place % rest.shape[1]]
-        won = ties[_uniform(words.numpy()[row, 0].view(np.uint64), place) < chance]
-        drawn.numpy().reshape(-1)[won] = 1
-    return drawn
+        won = ties[_uniform(words[row, 0].view(np.uint64), place) < chance]
+        drawn.reshape(-1)[won] = True
+    return torch.from_numpy(drawn.view(np.uint8))
 
 
 def _uniform(seeds: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:
