@@ -4,7 +4,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lossnet.coins import Dropout, _uniform, flip
+from lossnet.coins import Coins, Dropout, _uniform
+
+
+def flip(chances, count):
+    return Coins(chances).flip(count)
 
 
 @pytest.fixture(autouse=True)

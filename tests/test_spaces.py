@@ -12,7 +12,7 @@ from scipy import optimize, stats
 from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
-from lossnet.coins import flip
+from lossnet.coins import Coins
 from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags
 
 fast = settings(max_examples=40, deadline=None, database=None)
@@ -518,7 +518,7 @@ def test_masks_without_noise_flip_coins():
     torch.manual_seed(3)
     drawn = Mask().sample(logits, 7)
     torch.manual_seed(3)
-    assert torch.equal(drawn, flip(logits.sigmoid(), 7))
+    assert torch.equal(drawn, Coins(logits.sigmoid()).flip(7))
     torch.manual_seed(3)
     perturbed = Prediction(Mask(), logits).perturb(7, 0.5)
     torch.manual_seed(3)

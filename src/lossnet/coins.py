@@ -10,28 +10,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["Dropout", "flip"]
+__all__ = ["Coins", "Dropout"]
 
 
-def flip(chances: Tensor, count: int) -> Tensor:
-    """1 with these chances ``(batch, *event)``, else 0; ``count`` times each, ``(batch, count, *event)``.
+class Coins:
+    """1 with given chances ``(batch, *event)``, else 0, as often as they are flipped.
 
-    >>> flip(torch.tensor([[0.0, 1.0]]), 3)
+    >>> Coins(torch.tensor([[0.0, 1.0]])).flip(3)
     tensor([[[0., 1.],
              [0., 1.],
              [0., 1.]]])
     """
-    chances = chances.unsqueeze(1)
-    shape = (len(chances), count, *chances.shape[2:])
-    if chances.device.type != "cpu":
-        return torch.bernoulli(chances.expand(shape))
-    return _drawn(chances, shape).to(chances.dtype)
+
+    def __init__(self, chances: Tensor) -> None:
+        self.chances = chances.unsqueeze(1)
+        if chances.device.type == "cpu":
+            scaled = self.chances * 256  # exact, and so is what is left of it
+            self._limits = scaled.clamp(max=255).to(torch.uint8)
+            rest = (scaled - self._limits).flatten(1)
+            self._rest = rest.numpy() if rest.any() else None
+
+    def flip(self, count: int) -> Tensor:
+        """All coins ``count`` times each, ``(batch, count, *event)``."""
+        shape = (len(self.chances), count, *self.chances.shape[2:])
+        if self.chances.device.type != "cpu":
+            return torch.bernoulli(self.chances.expand(shape))
+        return _drawn(self._limits, self._rest, shape).to(self.chances.dtype)
 
 
 class Dropout(nn.Dropout):
@@ -45,27 +56,29 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.device.type != "cpu" or input.dim() < 2 or self.p in (0, 1):
             return super().forward(input)
-        chance = torch.full((1,) * input.dim(), 1 - self.p, dtype=torch.float64)
-        return input * _drawn(chance, input.shape).to(input.dtype).mul_(1 / (1 - self.p))
+        limit, rest = divmod(256 * (1 - self.p), 1)
+        return input * _drawn(int(limit), rest or None, input.shape).to(input.dtype).mul_(1 / (1 - self.p))
 
 
-def _drawn(chances: Tensor, shape: Sequence[int]) -> Tensor:
-    """Bytes of 0 and 1 ``(batch, *rest)``, with chances that broadcast to that shape."""
+def _drawn(limits: Tensor | int, rest: NDArray[Any] | float | None, shape: Sequence[int]) -> Tensor:
+    """Bytes of 0 and 1 ``(batch, *rest)``, of chances ``(limits + rest) / 256``.
+
+    ``limits`` broadcast to that shape, and ``rest`` ``(batch, size)`` recurs in each instance.
+    """
     batch, size = shape[0], math.prod(shape[1:])
     # Of each instance: a word for its later bits, and its bytes.
-    words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None)
-    random = words.view(torch.uint8)[:, 8 : 8 + size].unflatten(1, shape[1:])
-    scaled = chances * 256  # exact, and so is what is left of it
-    limits = scaled.clamp(max=255).to(torch.uint8)
-    drawn: Tensor = (random < limits).view(torch.uint8)
-    rest = scaled - limits
-    if rest.any():
-        ties = np.flatnonzero((random == limits).numpy())
+    words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None).numpy()
+    random = words.view(np.uint8)[:, 8 : 8 + size].reshape(shape)
+    # NumPy is faster at comparing with one number, torch with many.
+    compared = random if isinstance(limits, int) else torch.from_numpy(random)
+    drawn = np.asarray(compared < limits)
+    if rest is not None:
+        ties = np.flatnonzero(compared == limits)
         row, place = np.divmod(ties, size)
-        chance = rest.expand(shape).numpy()[np.unravel_index(ties, shape)]
-        won = ties[_uniform(words.numpy()[row, 0].view(np.uint64), place) < chance]
-        drawn.numpy().reshape(-1)[won] = 1
-    return drawn
+        chance = rest if isinstance(rest, float) else rest[row, place % rest.shape[1]]
+        won = ties[_uniform(words[row, 0].view(np.uint64), place) < chance]
+        drawn.reshape(-1)[won] = True
+    return torch.from_numpy(drawn.view(np.uint8))
 
 
 def _uniform(seeds: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:

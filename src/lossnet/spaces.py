@@ -21,6 +21,7 @@ and the outputs of padded units are zeros, so that nothing computed from them ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lossnet import coins
+from lossnet.coins import Coins
 
 __all__ = [
     "Batch",
@@ -44,6 +45,10 @@ __all__ = [
     "best_path",
     "mean",
 ]
+
+
+#: ``count`` to as many outputs for each instance, ``(batch, count, *event)``
+Sampler = Callable[[int], Tensor]
 
 
 class Batch(NamedTuple):
@@ -106,9 +111,13 @@ class Space(ABC):
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         """Expected output under the network's distribution, for logits with or without candidate axis."""
 
-    @abstractmethod
     def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         """``count`` independent outputs for each instance, ``(batch, count, *event)``, no gradient."""
+        return self.sampler(logits, mask)(count)
+
+    @abstractmethod
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
+        """What draws any number of outputs; see `sample`."""
 
     @abstractmethod
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
@@ -151,13 +160,14 @@ class _Binary(Space):
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(torch.sigmoid(logits), mask)
 
-    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
-        return self._masked(self.flip(torch.sigmoid(logits.detach()).nan_to_num(), count), mask)
+        flip = self.coins(torch.sigmoid(logits.detach()).nan_to_num())
+        return lambda count: self._masked(flip(count), mask)
 
-    def flip(self, chances: Tensor, count: int) -> Tensor:
-        """1 with these chances ``(batch, *event)``, else 0; ``(batch, count, *event)``, all independent."""
-        return coins.flip(chances, count)
+    def coins(self, chances: Tensor) -> Sampler:
+        """Draws 1 with these chances ``(batch, *event)``, else 0, all independent."""
+        return Coins(chances).flip
 
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
         # log P(y) = Σ_i y_i·l_i − softplus(l_i)
@@ -277,14 +287,19 @@ class Mask(_Binary):
     noise: Field | None = None
     event_dims = 2
 
-    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
-        if self.noise is None:
-            return super().sample(logits, count, mask)
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
+        noise = self.noise
+        if noise is None:
+            return super().sampler(logits, mask)
         logits = logits.detach().unsqueeze(1)
-        field = self.noise(logits.expand(-1, count, -1, -1))
         # Φ(g) < σ(l), for each pixel as a bound on g, from the tail where σ is exact.  None is below NaN.
         bound = torch.special.ndtri(torch.sigmoid(-logits.abs())).copysign(logits)
-        return self._masked((field < bound).to(logits.dtype), mask)
+
+        def draw(count: int) -> Tensor:
+            field = noise(logits.expand(-1, count, -1, -1))
+            return self._masked((field < bound).to(logits.dtype), mask)
+
+        return draw
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))
@@ -325,14 +340,17 @@ class Tags(Space):
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(logits.softmax(-1), mask)
 
-    def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
         batch, length, tags = logits.shape
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
         probabilities = logits.detach().softmax(-1).nan_to_num(1 / tags).reshape(batch * length, tags)
-        drawn = torch.multinomial(probabilities, count, replacement=True)
-        drawn = drawn.reshape(batch, length, count).transpose(1, 2)
-        one_hot = F.one_hot(drawn, tags).to(logits.dtype)
-        return self._masked(one_hot, mask)
+
+        def draw(count: int) -> Tensor:
+            drawn = torch.multinomial(probabilities, count, replacement=True)
+            drawn = drawn.reshape(batch, length, count).transpose(1, 2)
+            return self._masked(F.one_hot(drawn, tags).to(probabilities.dtype), mask)
+
+        return draw
 
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
         # A forbidden tag has a logit of −∞; clamped, it costs nothing where it is not chosen.
@@ -431,7 +449,12 @@ class Prediction:
 
     def sample(self, count: int) -> Tensor:
         """``count`` outputs from ``P(·|x)``, ``(batch, count, *event)``."""
-        return self.space.sample(self.logits, count, self.mask)
+        return self._sampler(count)
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        """The same for all samples."""
+        return self.space.sampler(self.logits, self.mask)
 
     def perturb(self, count: int, std: float) -> Tensor:
         """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""

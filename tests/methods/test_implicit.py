@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, hessian, jacrev
 
 import lossnet
 from lossnet.build import build
-from lossnet.coins import flip
+from lossnet.coins import Coins
 from lossnet.data import load as load_data
 from lossnet.energies import Energy, LabelInteraction, Local, Sum
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
@@ -140,7 +140,7 @@ class Dense:
         self.theta, self.phi = flat(task_net.parameters()), flat(energy.parameters())
         self.now = logits_of(task_net, self.theta, batch.x)
         torch.manual_seed(seed)
-        self.samples = flip(torch.sigmoid(self.now), 4)
+        self.samples = Coins(torch.sigmoid(self.now)).flip(4)
 
     def inner(self, theta, phi):
         logits = logits_of(self.task_net, theta, self.batch.x)

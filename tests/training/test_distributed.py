@@ -262,7 +262,7 @@ DRAWN = {
     "integers": lambda rows: torch.randint(9, (len(LOGITS[rows]), 2)),
     "bounded integers": lambda rows: torch.randint(3, 9, size=(2 * len(LOGITS[rows]),)).view(-1, 2),
     "coins": lambda rows: torch.zeros_like(LOGITS[rows]).bernoulli_(0.3),
-    "coins from bytes": lambda rows: coins.flip(LOGITS[rows].sigmoid(), 3),
+    "coins from bytes": lambda rows: coins.Coins(LOGITS[rows].sigmoid()).flip(3),
     "dropout": lambda rows: nn.Dropout(0.4)(LOGITS[rows]),
     "dropout from bytes": lambda rows: coins.Dropout(0.4)(LOGITS[rows]),
     "dropout in place": lambda rows: nn.Dropout(0.4, inplace=True)(LOGITS[rows].clone()),

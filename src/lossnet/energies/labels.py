@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from lossnet.energies.base import Term
 from lossnet.nets.layers import InputLayer, linear
+from lossnet.sparse import distinct
 
 __all__ = ["LabelInteraction"]
 
@@ -37,8 +38,15 @@ class LabelInteraction(Term):
 
     def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
+        if self.training and prepared is None and isinstance(self.mixing, InputLayer):
+            # Equal sets have equal energies.  (Of stacked layers, each would mix them in its own way.)
+            different, places = distinct(y)
+            if places is not None:
+                return self._mixed(self.mixing(different)).index_select(0, places).view(y.shape[:-1])
         mixed = self.mixing(y)
-        if prepared is not None:
-            mixed = mixed + prepared
+        return self._mixed(mixed if prepared is None else mixed + prepared)
+
+    def _mixed(self, mixed: Tensor) -> Tensor:
+        """Energies ``(…)`` of what is made of candidates, ``(…, hidden)``."""
         energies: Tensor = self.weights(F.softplus(mixed))
         return energies.squeeze(-1)

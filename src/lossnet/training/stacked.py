@@ -17,7 +17,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from lossnet import coins
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
-from lossnet.spaces import MultiLabel
+from lossnet.spaces import MultiLabel, Sampler
 from lossnet.training.descent import step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
@@ -139,8 +138,8 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def flip(self, chances: Tensor, count: int) -> Tensor:
-        return self.streams.each(partial(super().flip, count=count), chances)
+    def coins(self, chances: Tensor) -> Sampler:
+        return lambda count: self.streams.each(lambda own: coins.Coins(own).flip(count), chances)
 
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)

@@ -1,0 +1,193 @@
+"""Products with what is mostly zeros: inputs with few features, sets of few labels.
+
+A product ``X W`` with a sparse ``X`` reads the rows of ``W`` for what is not zero and no others, and its
+gradient ``Xᵀ D`` is as cheap.  Both are sums of few rows of a matrix, which PyTorch has as
+`torch.nn.functional.embedding_bag`.  All results can be differentiated any number of times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Sparse", "distinct", "few_values", "product"]
+
+#: up to this share of values that are not zero, sums of rows are faster than a dense product
+SPARSE_SHARE = 0.1
+
+
+def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The different ones among candidates ``(batch, K, labels)``, as ``(rows, labels)``, and the row of each
+    candidate, ``(batch · K,)``; the candidates themselves where they are not known to be sets of few labels.
+
+    >>> y = torch.eye(20)[torch.tensor([[3, 5, 3]])]
+    >>> rows, places = distinct(y)
+    >>> rows.shape, bool((rows[places].view_as(y) == y).all())
+    (torch.Size([2, 20]), True)
+    """
+    few = few_values(y)
+    if few is None or few.value is not None:
+        return y, None
+    first, place, others = few.distinct()
+    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(first))
+    rows._few_values = (rows._version, others)  # type: ignore[attr-defined]
+    return rows, torch.from_numpy(place)
+
+
+class SparseProduct(torch.autograd.Function):
+    """``X W`` ``(rows, outputs)`` for a constant sparse ``X`` and ``W`` ``(inputs, outputs)``.
+
+    ``dense`` is ``X`` as a tensor, where there is one, for those who read the graph.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Sparse, weight: Tensor, dense: Tensor | None) -> Tensor:
+        ctx.x, ctx.constant_input = x, dense
+        return x.rows.of(weight.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        if not torch.is_grad_enabled():  # nobody will differentiate it again
+            return None, ctx.x.columns.of(gradient), None
+        return None, _TransposedProduct.apply(ctx.x, gradient), None  # type: ignore[no-untyped-call]
+
+
+class _TransposedProduct(torch.autograd.Function):
+    """``Xᵀ D`` ``(inputs, outputs)`` for ``D`` ``(rows, outputs)``: the adjoint of `SparseProduct`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Sparse, gradient: Tensor) -> Tensor:
+        ctx.x = x
+        return x.columns.of(gradient.detach())
+
+    @staticmethod
+    def backward(ctx: Any, direction: Tensor) -> tuple[None, Tensor]:
+        return None, product(ctx.x, direction)
+
+
+def product(x: Sparse, weight: Tensor, dense: Tensor | None = None) -> Tensor:
+    """``X W`` ``(rows, outputs)`` for ``W`` ``(inputs, outputs)``; see `SparseProduct` for ``dense``."""
+    return cast("Tensor", SparseProduct.apply(x, weight, dense))  # type: ignore[no-untyped-call]
+
+
+class _Sums(NamedTuple):
+    """Which rows of a matrix are summed: those at ``indices[starts[i]:starts[i + 1]]``, times ``values``."""
+
+    indices: Tensor
+    starts: Tensor
+    values: Tensor | None
+
+    def of(self, matrix: Tensor) -> Tensor:
+        """The sums, ``(sums, width)``, of rows of ``(rows, width)``."""
+        values = None if self.values is None else self.values.to(matrix.dtype)
+        mode, last = 0, True  # sums; the last start is where all end
+        matrix = matrix.contiguous()
+        return torch.embedding_bag(matrix, self.indices, self.starts, False, mode, False, values, last)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A constant matrix ``(m, n)``: where it is not zero, row after row; the values, if some are not 1."""
+
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+    value: NDArray[Any] | None
+    shape: tuple[int, int]
+
+    @cached_property
+    def rows(self) -> _Sums:
+        """``X R`` as sums of rows of ``R``."""
+        return self._sums(self.row, self.column, self.value, self.shape[0])
+
+    @cached_property
+    def columns(self) -> _Sums:
+        """``Xᵀ D`` as sums of rows of ``D``."""
+        # NumPy sorts small numbers several times faster.
+        keys = self.column.astype(np.uint16) if self.shape[1] <= 1 << 16 else self.column
+        order = np.argsort(keys, kind="stable")
+        value = None if self.value is None else self.value[order]
+        return self._sums(self.column, self.row[order], value, self.shape[1])
+
+    def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
+        """The first of all rows that are equal, ``(k,)``; which of these each row is, ``(m,)``; just these.
+
+        For a matrix of ones.  Rows are known by the sums of 64 random bits for each of their ones, so that
+        one of 10¹³ matrices with a thousand rows has two that are taken for equal and are not.
+        """
+        sums = np.zeros(len(self.column) + 1, np.uint64)
+        np.cumsum(_bits(self.shape[1])[self.column], out=sums[1:])
+        starts = self.rows.starts.numpy()
+        keys = sums[starts[1:]] - sums[starts[:-1]]
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        new = np.ones(len(keys), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+        number = np.empty(len(keys), np.int64)
+        number[order] = np.cumsum(new) - 1
+        first = order[new]
+        return first, number, self.take(first)
+
+    def take(self, rows: NDArray[np.int64]) -> Sparse:
+        """Some of its rows, ``(k, n)``, for a matrix of ones."""
+        starts = self.rows.starts.numpy()
+        counts = starts[rows + 1] - starts[rows]
+        row = np.repeat(np.arange(len(rows)), counts)
+        begins = np.cumsum(counts) - counts
+        return Sparse(
+            row,
+            self.column[np.arange(len(row)) + (starts[rows] - begins)[row]],
+            None,
+            (len(rows), self.shape[1]),
+        )
+
+    @staticmethod
+    def _sums(
+        sums: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[Any] | None, count: int
+    ) -> _Sums:
+        starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(sums, minlength=count), out=starts[1:])
+        weights = None if values is None else torch.from_numpy(values)
+        return _Sums(torch.from_numpy(indices), torch.from_numpy(starts), weights)
+
+
+@cache
+def _bits(count: int) -> NDArray[np.uint64]:
+    """64 random bits for each column, always the same."""
+    return np.random.default_rng(count).integers(2**64, size=count, dtype=np.uint64)
+
+
+def few_values(x: Tensor) -> Sparse | None:
+    """What is not zero in constant inputs on a CPU ``(…, inputs)``, as a matrix, if that is little."""
+    if x.requires_grad or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    if torch._C._functorch.maybe_current_level() is not None:  # one tensor stands for many inside vmap
+        return None
+    # Kept with the tensor, since all steps on a batch read the same one.
+    version, known = getattr(x, "_few_values", (None, None))
+    if version != x._version:
+        known = _scan(x)
+        x._few_values = (x._version, known)  # type: ignore[attr-defined]
+    return cast("Sparse | None", known)
+
+
+def _scan(x: Tensor) -> Sparse | None:
+    shape = (x.shape[:-1].numel(), x.shape[-1])
+    if x.layout == torch.sparse_csr:
+        counts = np.diff(x.crow_indices().numpy())
+        row = np.repeat(np.arange(shape[0]), counts)
+        column, value = x.col_indices().numpy().astype(np.int64), x.values().numpy()
+        return Sparse(row, column, None if (value == 1).all() else value, shape)
+    flat = x.detach().reshape(-1).numpy()
+    places = flat != 0
+    if np.count_nonzero(places) > SPARSE_SHARE * flat.size:
+        return None
+    where = np.flatnonzero(places)
+    row = where // max(shape[1], 1)
+    value = flat[where]
+    return Sparse(row, where - row * shape[1], None if (value == 1).all() else value, shape)
