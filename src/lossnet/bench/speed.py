@@ -26,6 +26,7 @@ from scipy import sparse
 from lossnet.bench import million, seeds
 from lossnet.bench.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
+from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
 from lossnet.run import find_device, versions, write_json
 from lossnet.settings import Settings, recipe_settings
@@ -174,10 +175,10 @@ def _memory_rate(numbers: int = 1 << 20) -> float:
     return 4 * 7 * numbers / _best(optimizer.step)
 
 
-def _draw_rate() -> float:
-    probabilities = torch.full((32, 20, 159), 0.02)
+def _draw_rate(samples: int = 20) -> float:
+    chances = torch.full((32, 159), 0.02)
     with _one_thread():
-        return probabilities.numel() / _best(lambda: torch.bernoulli(probabilities))
+        return samples * chances.numel() / _best(lambda: Coins(chances).flip(samples))
 
 
 def _best(work: Callable[[], object], times: int = 20) -> float:
