@@ -185,13 +185,7 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
-        with (
-            torch.random.fork_rng(devices),
-            products(self.device, rounded=True),
-            self._together(),
-            self._interruptible(),
-            show,
-        ):
+        with torch.random.fork_rng(devices), self._together(), self._interruptible(), show:
             torch.manual_seed(self.seed)
             saved = self._read_checkpoint() if resume else None
             stages = self.method.stages()
@@ -219,15 +213,10 @@ class Trainer:
             self._prepare(stage, None)
         position = self._position
         devices = [self.device] if self.device.type == "cuda" else []
-        with (
-            torch.random.fork_rng(devices),
-            products(self.device, rounded=True),
-            self._together(),
-            self._interruptible(),
-            silent() as show,
-        ):
+        with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
             torch.manual_seed(self._epoch_seed())
-            self._run_epoch(stage, data, show)
+            with products(self.device, rounded=True):
+                self._run_epoch(stage, data, show)
         self.method.eval()
         losses = {name: average["loss"] for name, average in _averages(position.totals).items()}
         position.epoch += 1
@@ -273,7 +262,8 @@ class Trainer:
     def _fit_stage(self, stage: Stage, train: Dataset, valid: Dataset, show: Progress) -> None:
         position = self._position
         while self._goes_on():
-            self._run_epoch(stage, train, show)
+            with products(self.device, rounded=True):
+                self._run_epoch(stage, train, show)
             self._validate(stage, valid)
             show.epoch(position.history[-1], self.monitor, position.best)
             if self.processes.any(self._stop_requested):
