@@ -78,9 +78,8 @@ class LearnedLoss(nn.Module):
             raise RuntimeError("call the criterion on a batch before criterion.step()")
         x, y, prediction = self._seen
         value = torch.zeros(())
-        for _ in range(self.steps):
-            candidates = self.loss.propose(prediction)
-            value = self.loss(self.energy.at(x), y, candidates, prediction).mean()
+        for loss in self.loss.rounds(y, prediction, self.steps):
+            value = loss(self.energy.at(x)).mean()
             self.optimizer.zero_grad()
             value.backward()
             clip_grad_norm_(self.energy.parameters(), self.clip)

@@ -1,8 +1,10 @@
 """How exactly a GPU multiplies matrices.
 
-Training takes products from tensor cores, which round factors to 11 bits (TF32): faster, with scores that
-cannot be told apart (``docs/results/speed.md``).  What is solved for or differenced, as implicit gradients
-are, is multiplied in full.  A CPU multiplies in full always.
+The steps of training take products from tensor cores, which round factors to 11 bits (TF32): faster, and no
+difference in scores was seen (``docs/results/gpu.md``).  What is solved for or differenced, as implicit
+gradients are, is multiplied in full.  Whoever has told torch how to multiply
+(``torch.set_float32_matmul_precision``, ``torch.backends.cuda.matmul.fp32_precision``) is heeded.  A CPU, and
+a torch older than 2.9, multiply in full always; convolutions and recurrent layers are as torch has them.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ __all__ = ["products"]
 
 @contextmanager
 def products(device: torch.device, rounded: bool) -> Iterator[None]:
-    """In here, a GPU's products of matrices have rounded factors, or exact ones.
+    """In here, a GPU's products of matrices may have rounded factors, or must have exact ones.
 
-    >>> with products(torch.device("cpu"), rounded=True):
-    ...     torch.get_float32_matmul_precision()
-    'highest'
+    >>> with products(torch.device("cuda"), rounded=True):
+    ...     torch.backends.cuda.matmul.fp32_precision
+    'tf32'
     """
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if rounded else "highest")
+    settings = torch.backends.cuda.matmul
+    before = getattr(settings, "fp32_precision", None)
+    if device.type != "cuda" or before is None or (rounded and before != "none"):
+        yield
+        return
+    settings.fp32_precision = "tf32" if rounded else "ieee"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        settings.fp32_precision = before

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ __all__ = [
     "Mask",
     "MultiLabel",
     "Prediction",
+    "Sampler",
     "Smooth",
     "Space",
     "Tags",
@@ -117,7 +118,13 @@ class Space(ABC):
 
     @abstractmethod
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
-        """What draws any number of outputs; see `sample`."""
+        """What draws any number of outputs; see `sample`, which a space has by having this."""
+
+    def __init_subclass__(cls) -> None:
+        if "sample" in cls.__dict__:
+            raise TypeError(
+                f"{cls.__name__}.sample would not be heard: a space says how to draw by `sampler`"
+            )
 
     @abstractmethod
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
@@ -455,6 +462,10 @@ class Prediction:
     def _sampler(self) -> Sampler:
         """The same for all samples."""
         return self.space.sampler(self.logits, self.mask)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be computed again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def perturb(self, count: int, std: float) -> Tensor:
         """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""

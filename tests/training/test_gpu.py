@@ -10,9 +10,7 @@ from torch import nn
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData
-from lossnet.losses import NCE, Ranking
 from lossnet.settings import Settings
-from lossnet.spaces import MultiLabel, Prediction
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training import replicas as replicas_room
@@ -28,7 +26,7 @@ def adamw(net):
 
 
 @pytest.mark.parametrize("clip", [0.5, 1e9])
-@pytest.mark.parametrize("width", [3, 700], ids=["small", "in pieces"])
+@pytest.mark.parametrize("width", [700, 20_000], ids=["in pieces", "whole"])
 def test_a_captured_step_is_that_of_torch(width, clip):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(width, 301), nn.Linear(301, 2, bias=False)).cuda()
@@ -55,27 +53,6 @@ def test_a_captured_step_is_that_of_torch(width, clip):
         theirs.step()
     torch.testing.assert_close(norm, expected)
     torch.testing.assert_close(list(net.parameters()), list(other.parameters()), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("loss", [NCE(samples=5), Ranking(samples=5)])
-def test_rounds_are_losses_of_their_own_samples(loss):
-    torch.manual_seed(0)
-    logits, truth = torch.randn(4, 6, device="cuda"), (torch.rand(4, 6, device="cuda") < 0.3).float()
-    prediction = Prediction(MultiLabel(6), logits)
-    weights = torch.randn(6, device="cuda")
-    seen = []
-
-    def energy(y):
-        seen.append(y)
-        return (y * weights).sum(-1)
-
-    for of in loss.rounds(truth, prediction, 3):
-        found = of(energy)
-        candidates = seen[-1]
-        assert torch.equal(candidates[:, 0], truth)
-        torch.testing.assert_close(found, loss(energy, truth, candidates[:, 1:], prediction))
-    assert len(seen) == 6
-    assert not torch.equal(seen[0], seen[2])
 
 
 def data():

@@ -31,7 +31,7 @@ class Local(Term):
     def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
         if y.is_cuda:  # one kernel there, while a CPU is slow at products with single columns
-            return torch.bmm(y, prepared.unsqueeze(-1)).squeeze(-1)
+            return torch.bmm(y.to(prepared.dtype), prepared.unsqueeze(-1)).squeeze(-1)
         return (y * prepared.unsqueeze(1)).sum(-1)
 
     def unary_logits(self, features: Tensor) -> Tensor:

@@ -38,8 +38,12 @@ class EnergyLoss(ABC):
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
         """``count`` times the loss ``(batch,)`` of an energy, each with candidates of its own."""
         for _ in range(count):
-            candidates = self.propose(prediction)
-            yield partial(self, truth=truth, candidates=candidates, prediction=prediction)
+            yield partial(self._of, truth, self.propose(prediction), prediction)
+
+    def _of(
+        self, truth: Tensor, candidates: Tensor, prediction: Prediction, energy: EnergyFunction
+    ) -> Tensor:
+        return self(energy, truth, candidates, prediction)
 
 
 def with_truth(truth: Tensor, candidates: Tensor) -> Tensor:

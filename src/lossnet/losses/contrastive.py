@@ -15,6 +15,9 @@ from lossnet.spaces import Prediction
 
 __all__ = ["CD", "NCE", "Ranking"]
 
+#: so many numbers of candidates at most are made at once for several rounds
+AT_ONCE = 1 << 26
+
 
 @dataclass(frozen=True)
 class Ranking(EnergyLoss):
@@ -45,10 +48,16 @@ class Ranking(EnergyLoss):
     def rounds(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        if count == 1 or self.score is not None or not truth.is_cuda:
-            yield from super().rounds(truth, prediction, count)
-            return
-        # A GPU draws and weighs the candidates of all rounds in the time of one.
+        # A GPU draws and weighs the candidates of all rounds in the time of one, if there is room for them.
+        size = count * self.samples * truth.numel()
+        plain = type(self) in (Ranking, NCE) and self.score is None
+        if plain and count > 1 and truth.is_cuda and size <= AT_ONCE:
+            return self._rounds_at_once(truth, prediction, count)
+        return super().rounds(truth, prediction, count)
+
+    def _rounds_at_once(
+        self, truth: Tensor, prediction: Prediction, count: int
+    ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
         samples = prediction.sample(count * self.samples)
         known = truth.unsqueeze(1).to(samples.dtype)
         candidates = _by_round(known, samples, count)

@@ -112,7 +112,7 @@ class Implicit(SEAL):
             yield next(explicit) if plain else self.implicit_update(batch)
 
     def implicit_update(self, batch: Batch) -> Update:
-        """An energy step along both terms, in full precision."""
+        """An energy step along both terms, with products of matrices in full."""
         with products(batch.y.device, rounded=False):
             return self._implicit_update(batch)
 

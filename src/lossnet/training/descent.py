@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-__all__ = ["descend", "norm_of", "step"]
+__all__ = ["descend", "excess", "norm_of", "step"]
 
 #: numbers of a tensor that torch gives to one processor of a GPU
 _CHUNK = 65536
@@ -37,10 +37,18 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
     present = [gradient for gradient in gradients if gradient is not None]
     norm = norm_of(present)
     if norm.device.type != "cpu" or norm > clip:
-        excess = ((norm + 1e-6) / clip).clamp(min=1)  # as torch clips
-        torch._foreach_div_(_split(present, _piece(present, _ALONE)), excess)
+        torch._foreach_div_(_split(present, _piece(present, _ALONE)), excess(norm, clip))
     step(optimizer, gradients)
     return norm
+
+
+def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
+    """How many times as long as ``clip`` gradients are, at least 1, as torch's clipping has it.
+
+    >>> excess(torch.tensor([1.0, 4.0]), 2.0)
+    tensor([1.0000, 2.0000])
+    """
+    return ((norm + 1e-6) / clip).clamp(min=1)
 
 
 def norm_of(gradients: Sequence[Tensor]) -> Tensor:
@@ -52,7 +60,7 @@ def norm_of(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> None:
-    """What the fused ``optimizer.step()`` does, without finding out anew what goes together."""
+    """What the fused ``optimizer.step()`` does, of parameters on one device and of one type."""
     (group,) = optimizer.param_groups
     used = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     if not used:

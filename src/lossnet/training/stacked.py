@@ -26,7 +26,7 @@ from lossnet import coins
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
 from lossnet.spaces import MultiLabel, Sampler
-from lossnet.training.descent import step
+from lossnet.training.descent import excess, step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
 
@@ -263,10 +263,10 @@ class Stack:
         replicas = list(zip(*(gradient.unbind() for gradient in gradients), strict=True))
         lengths = torch._foreach_norm([part for own in replicas for part in own])
         norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
-        scales = (self._clips / (norms + 1e-6)).clamp(max=1)  # as torch clips
+        times = excess(norms, self._clips)
 
         def descend(index: int) -> None:
-            torch._foreach_mul_(replicas[index], scales[index])
+            torch._foreach_div_(replicas[index], times[index])
             step(self._optimizers[index], replicas[index])
 
         self._streams.apart(descend)

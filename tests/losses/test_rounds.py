@@ -1,0 +1,78 @@
+"""Losses of several rounds of candidates, one by one and, as on a GPU, all at once."""
+
+import pickle
+
+import pytest
+import torch
+
+from lossnet.losses import NCE, EnergyLoss, Ranking
+from lossnet.spaces import Mask, MultiLabel, Prediction, Smooth, Space, Tags
+
+PROBLEMS = {
+    "labels": (MultiLabel(6), (6,), None),
+    "tags": (Tags(3), (5, 3), torch.tensor([[1.0, 1, 1, 0, 0], [1, 1, 1, 1, 1]])),
+    "pixels": (Mask(), (4, 3), None),
+    "coherent pixels": (Mask(noise=Smooth()), (4, 3), None),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("kind", [NCE, Ranking])
+def test_rounds_at_once_are_losses_of_their_own_samples(kind, name):
+    torch.manual_seed(0)
+    space, event, mask = PROBLEMS[name]
+    prediction = Prediction(space, torch.randn(2, *event, dtype=torch.float64), mask)
+    truth = space.sample(torch.randn(2, *event, dtype=torch.float64), 1, mask)[:, 0].float()
+    weights = torch.randn(event, dtype=torch.float64)
+    loss, seen = kind(samples=5), []
+
+    def energy(y):
+        seen.append(y)
+        return (y * weights).flatten(2).sum(2)
+
+    found = [of(energy) for of in loss._rounds_at_once(truth, prediction, 3)]
+    assert [tuple(y.shape) for y in seen] == [(2, 6, *event)] * 3
+    for value, candidates in zip(found, seen[:3], strict=True):
+        torch.testing.assert_close(candidates[:, 0], truth.double())
+        torch.testing.assert_close(value, loss(energy, truth, candidates[:, 1:], prediction))
+    assert not torch.equal(seen[0], seen[1])
+
+
+class Twice(NCE):
+    """One of somebody else's, with names of its own."""
+
+    def __call__(self, energy, y, outputs, made_by):
+        return 2 * super().__call__(energy, y, outputs, made_by)
+
+    def propose(self, prediction):
+        return torch.ones_like(prediction.logits).unsqueeze(1)
+
+
+def test_a_loss_of_ones_own_is_asked_in_every_round():
+    prediction, truth = Prediction(MultiLabel(3), torch.zeros(2, 3)), torch.zeros(2, 3)
+    rounds = list(Twice(samples=4).rounds(truth, prediction, 2))
+    loss = Twice()
+    for of in rounds:
+        expected = loss(lambda y: y.sum(-1), truth, loss.propose(prediction), prediction)
+        torch.testing.assert_close(of(lambda y: y.sum(-1)), expected)
+    assert len(rounds) == 2
+    assert isinstance(loss, EnergyLoss)
+
+
+def test_predictions_can_be_pickled_after_drawing():
+    prediction = Prediction(MultiLabel(3), torch.zeros(2, 3))
+    assert prediction.sample(2).shape == (2, 2, 3)
+    assert prediction.log_prob(torch.ones(2, 1, 3)).shape == (2, 1)
+    again = pickle.loads(pickle.dumps(prediction))
+    assert torch.equal(again.logits, prediction.logits)
+    assert again.sample(1).shape == (2, 1, 3)
+
+
+def test_a_space_that_would_draw_in_vain_is_refused():
+    with pytest.raises(TypeError, match="sampler"):
+
+        class Mine(MultiLabel):
+            def sample(self, logits, count, mask=None):
+                return logits
+
+    assert issubclass(MultiLabel, Space)
