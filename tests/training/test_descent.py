@@ -88,3 +88,18 @@ def test_norms_are_torchs():
     expected = torch.linalg.vector_norm(torch.cat([part.reshape(-1) for part in parts]).double())
     torch.testing.assert_close(norm_of(parts).double(), expected, rtol=1e-6, atol=0)
     assert norm_of([torch.tensor([1.0, float("nan")])]).isnan()
+
+
+def test_gradients_laid_out_otherwise_go_where_they_belong():
+    torch.manual_seed(0)
+    ours, theirs = (nn.Conv2d(3, 4, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    our_optimizer, their_optimizer = adamw(ours), adamw(theirs)
+    for _ in range(3):
+        weight, bias = torch.randn(4, 3, 3, 3), torch.randn(4)
+        theirs.weight.grad, theirs.bias.grad = weight, bias
+        their_optimizer.step()
+        otherwise = weight.contiguous(memory_format=torch.channels_last)
+        assert otherwise.stride() != ours.weight.stride()
+        descend(our_optimizer, [otherwise, bias], 1e9)
+        torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()))

@@ -65,10 +65,11 @@ def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> No
     used = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     if not used:
         return
-    parameters, present = [parameter for parameter, _ in used], [gradient for _, gradient in used]
+    parameters = [parameter for parameter, _ in used]
+    present = [_laid_out_as(parameter, gradient) for parameter, gradient in used]
     states = [optimizer.state[parameter] for parameter, _ in used]
     if not all(states):
-        for parameter, gradient in used:
+        for parameter, gradient in zip(parameters, present, strict=True):
             parameter.grad = gradient
         optimizer.step()
         optimizer.zero_grad()
@@ -93,6 +94,16 @@ def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> No
             amsgrad=False,
             maximize=False,
         )
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient with the parameter's order of numbers in memory, which is all that a fused step looks at.
+
+    A convolution of inputs in another order, such as ``torch.channels_last``, has gradients in that order.
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _piece(tensors: Sequence[Tensor], most: int) -> int | None:
