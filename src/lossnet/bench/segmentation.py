@@ -106,7 +106,7 @@ def draw(path: Path, name: str, folders: dict[str, Path], data_dir: Path | None,
     axes[-1][0].set_ylabel(f"energy's pull\non the mask\nof {first}", rotation=0, ha="right", va="center")
     for cell in axes.flat:
         cell.set(xticks=[], yticks=[])
-    figure.suptitle(f"{name}: test images, seed 0", fontsize=10)
+    figure.suptitle(f"{name}: test images", fontsize=10)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
