@@ -212,7 +212,7 @@ def test_main_metric_is_among_the_metrics_and_one_for_the_truth(space, event):
 
 class Unknown(Space):
     event_dims = 1
-    relax = sample = log_prob = project = decode = zeros = None
+    relax = sampler = log_terms = project = decode = zeros = None
 
 
 def test_metrics_of_an_unknown_space_are_a_type_error():
