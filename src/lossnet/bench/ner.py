@@ -17,18 +17,18 @@ INPUTS: dict[str, dict[str, Any]] = {
     "NER+": {"features": "ner+", "tune_embeddings": True, "task_dropout": 0.5},
     "NER++": {"features": "ner++", "tune_embeddings": True, "task_dropout": 0.5},
 }
+GE_C = "compound, stacked, GE(c)"
 GLOBAL = {
     "compound, stacked, GE(a)": Row("infnet-plus", changes={"tag_models": "forward"}),
     "compound, stacked, GE(b)": Row("infnet-plus", changes={"tag_models": "both"}),
-    "compound, stacked, GE(c)": Row("infnet-plus", changes={"tag_models": "words", "epochs": 15}),
+    GE_C: Row("infnet-plus", changes={"tag_models": "words", "epochs": 15}),
 }
 SOME = ("BiLSTM", "BiLSTM-CRF", "margin", "compound, stacked", "implicit NCE")
 #: with networks of twice the paper's width, settings from validation data
 WIDE = {
     **{title: ROWS[title] for title in ("BiLSTM", "compound, stacked", "SEAL-NCE", "implicit NCE")},
-    "compound, stacked, GE(c)": Row(
-        "infnet-plus",
-        changes={"tag_models": "words", "word_model_weight": 0.1, "energy_weight": 0.3, "epochs": 15},
+    GE_C: Row(
+        "infnet-plus", changes={**GLOBAL[GE_C].changes, "word_model_weight": 0.1, "energy_weight": 0.3}
     ),
 }
 #: published test F1: InfNet+ Tables 1, 2 and 4; UAI Table 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -60,13 +60,12 @@ class Ranking(EnergyLoss):
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
         samples = prediction.sample(count * self.samples)
         known = truth.unsqueeze(1).to(samples.dtype)
-        candidates = _by_round(known, samples, count)
-        offset, offsets = (self.offset(part, truth, prediction) for part in (known, samples))
-        if isinstance(offset, Tensor) and isinstance(offsets, Tensor):
-            offsets = _by_round(offset, offsets, count)
-        for index in range(count):
-            own = offsets[index] if isinstance(offsets, Tensor) else offsets
-            yield partial(_contrast, candidates[index], own)
+        of_truth, of_samples = (self.offset(part, truth, prediction) for part in (known, samples))
+        offsets: Iterable[Tensor | float] = [0.0] * count
+        if isinstance(of_truth, Tensor) and isinstance(of_samples, Tensor):
+            offsets = _by_round(of_truth, of_samples, count)
+        for candidates, offset in zip(_by_round(known, samples, count), offsets, strict=True):
+            yield partial(_contrast, candidates, offset)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
         """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
