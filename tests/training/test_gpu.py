@@ -15,7 +15,7 @@ from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training import replicas as replicas_room
 from lossnet.training import trainer as trainer_room
-from lossnet.training.descent import descend
+from lossnet.training.descent import descend, has_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -26,12 +26,13 @@ def adamw(net):
 
 
 @pytest.mark.parametrize("clip", [0.5, 1e9])
-@pytest.mark.parametrize("width", [700, 20_000], ids=["in pieces", "whole"])
+@pytest.mark.parametrize("width", [701, 20_000], ids=["two kernels", "torch's own"])
 def test_a_captured_step_is_that_of_torch(width, clip):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(width, 301), nn.Linear(301, 2, bias=False)).cuda()
     other = copy.deepcopy(net)
     ours, theirs = adamw(net), adamw(other)
+    assert has_kernel(list(net.parameters())) == (width == 701)
     gradients = [torch.randn_like(parameter) for parameter in net.parameters()]
     place = [gradient.clone() for gradient in gradients]
     side = torch.cuda.Stream()
@@ -53,6 +54,8 @@ def test_a_captured_step_is_that_of_torch(width, clip):
         theirs.step()
     torch.testing.assert_close(norm, expected)
     torch.testing.assert_close(list(net.parameters()), list(other.parameters()), rtol=1e-5, atol=1e-6)
+    states = ours.state_dict()["state"], theirs.state_dict()["state"]
+    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-6)
 
 
 def data():

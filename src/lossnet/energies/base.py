@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["Energy", "Sum", "Term"]
@@ -80,7 +81,27 @@ class Sum(Energy):
         return tuple(term.prepare(features) for term in self._terms())
 
     def evaluate(self, encoded: tuple[Any, ...], y: Tensor) -> Tensor:
-        parts = [term.evaluate(prepared, y) for term, prepared in zip(self._terms(), encoded, strict=True)]
+        return self._total(encoded, y)
+
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        if not (x.is_cuda and torch.is_grad_enabled() and torch.cuda.is_current_stream_capturing()):
+            return super().at(x)
+        # In a CUDA graph inputs are encoded, and their gradients computed, beside the terms that need none.
+        side, main = _side(x.device), torch.cuda.current_stream(x.device)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            encoded = self.encode(x)
+        return partial(self._total, encoded, meanwhile=partial(main.wait_stream, side))
+
+    def _total(
+        self, encoded: tuple[Any, ...], y: Tensor, meanwhile: Callable[[], None] | None = None
+    ) -> Tensor:
+        """The sum of all terms; those that need encoded inputs come last, after ``meanwhile``."""
+        pairs = list(zip(self._terms(), encoded, strict=True))
+        parts = [term.evaluate(None, y) for term, prepared in pairs if prepared is None]
+        if meanwhile is not None:
+            meanwhile()
+        parts += [term.evaluate(prepared, y) for term, prepared in pairs if prepared is not None]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -96,3 +117,9 @@ class Sum(Energy):
 
     def _terms(self) -> list[Term]:
         return list(self.terms)  # type: ignore[arg-type]
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    """A stream of work for what may run beside other work."""
+    return torch.cuda.Stream(device)

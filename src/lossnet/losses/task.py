@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from lossnet.losses.base import EnergyFunction
@@ -42,12 +41,17 @@ class TaskLoss:
         weight: Tensor | None = None,
     ) -> Tensor:
         """The loss, ``()``; ``weight`` is that of each instance in the mean, ``(batch,)``."""
-        total = torch.zeros(len(truth), device=truth.device, dtype=prediction.logits.dtype)
+        terms = []
         if self.ce:
-            total = total + self.ce * self.fixed(prediction, truth)
+            terms.append(_times(self.ce, self.fixed(prediction, truth)))
         if energy is not None and self.energy:
-            total = total + self.energy * energy(prediction.relaxed.unsqueeze(1)).squeeze(1)
+            terms.append(_times(self.energy, energy(prediction.relaxed.unsqueeze(1)).squeeze(1)))
         if self.score:
             cost = self.measure.cost(prediction.relaxed.unsqueeze(1), truth)
-            total = total + self.score * cost.squeeze(1)
+            terms.append(_times(self.score, cost.squeeze(1)))
+        total = sum(terms[1:], terms[0]) if terms else prediction.logits.new_zeros(len(truth))
         return mean(total, weight)
+
+
+def _times(weight: float, losses: Tensor) -> Tensor:
+    return losses if weight == 1 else weight * losses

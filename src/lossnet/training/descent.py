@@ -1,25 +1,19 @@
-"""One step of AdamW along clipped gradients.
-
-On a GPU torch gives 65,536 numbers at a time to one of its many processors, which leaves most of them idle
-where a network is small.  In a CUDA graph, where more arguments cost nothing, tensors are split into as many
-pieces as one kernel takes.
-"""
+"""One step of AdamW along clipped gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-__all__ = ["descend", "excess", "norm_of", "step"]
+__all__ = ["begun", "descend", "excess", "has_kernel", "norm_of", "step"]
 
-#: numbers of a tensor that torch gives to one processor of a GPU
-_CHUNK = 65536
-#: tensors that one kernel takes of one list, and of AdamW's four
-_ALONE, _OF_FOUR = 110, 36
+#: networks with more tensors, or more numbers, keep a GPU busy with torch's own step
+_TENSORS, _NUMBERS = 16, 1 << 22
 
 
 def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
@@ -35,11 +29,27 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
     tensor([-0.1000,  0.1000])
     """
     present = [gradient for gradient in gradients if gradient is not None]
+    if has_kernel(present):
+        return _in_two_kernels(optimizer, gradients, clip)
     norm = norm_of(present)
     if norm.device.type != "cpu" or norm > clip:
-        torch._foreach_div_(_split(present, _piece(present, _ALONE)), excess(norm, clip))
+        torch._foreach_div_(present, excess(norm, clip))
     step(optimizer, gradients)
     return norm
+
+
+def has_kernel(tensors: Sequence[Tensor]) -> bool:
+    """Whether `lossnet.training.kernels` takes the step of parameters like these, which must lie densely.
+
+    >>> has_kernel([torch.zeros(3)])  # on a GPU only
+    False
+    """
+    return (
+        0 < len(tensors) <= _TENSORS
+        and all(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
+        and sum(tensor.numel() for tensor in tensors) <= _NUMBERS
+        and find_spec("triton") is not None
+    )
 
 
 def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
@@ -54,7 +64,7 @@ def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
 def norm_of(gradients: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all gradients together, ``()``."""
     if not gradients or gradients[0].device.type != "cpu":
-        return get_total_norm(_split(gradients, _piece(gradients, _ALONE)))
+        return get_total_norm(gradients)
     flat = [gradient.reshape(-1) for gradient in gradients]
     return torch.stack([torch.dot(part, part) for part in flat]).sum().sqrt()
 
@@ -62,30 +72,18 @@ def norm_of(gradients: Sequence[Tensor]) -> Tensor:
 def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> None:
     """What the fused ``optimizer.step()`` does, of parameters on one device and of one type."""
     (group,) = optimizer.param_groups
-    used = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
-    if not used:
+    parameters, present, firsts, seconds, steps = _used(optimizer, gradients)
+    if not parameters:
         return
-    parameters = [parameter for parameter, _ in used]
-    present = [_laid_out_as(parameter, gradient) for parameter, gradient in used]
-    states = [optimizer.state[parameter] for parameter, _ in used]
-    if not all(states):
-        for parameter, gradient in zip(parameters, present, strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-        optimizer.zero_grad()
-        return
-    first, second = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-    steps = [state["step"] for state in states]
-    piece = _piece([*parameters, *present, *first, *second], 4 * _OF_FOUR)
     with torch.no_grad():
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
-            _split(parameters, piece),
-            _split(present, piece),
-            _split(first, piece),
-            _split(second, piece),
+            parameters,
+            present,
+            firsts,
+            seconds,
             [],
-            [own for own, p in zip(steps, parameters, strict=True) for _ in _split([p], piece)],
+            steps,
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -96,6 +94,50 @@ def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> No
         )
 
 
+def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
+    """What the optimizer remembers of a parameter, as fused AdamW begins with it where it is new."""
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if not state:
+        state["step"] = torch.zeros((), device=parameter.device)
+        state["exp_avg"] = torch.zeros_like(parameter, requires_grad=False)
+        state["exp_avg_sq"] = torch.zeros_like(parameter, requires_grad=False)
+    return state
+
+
+def _used(
+    optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """Parameters that have a gradient, the gradients, their first and second moments, and their steps."""
+    (group,) = optimizer.param_groups
+    pairs = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
+    states = [begun(optimizer, parameter) for parameter, _ in pairs]
+    return (
+        [parameter for parameter, _ in pairs],
+        [_laid_out_as(parameter, gradient) for parameter, gradient in pairs],
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        [state["step"] for state in states],
+    )
+
+
+def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+    from lossnet.training import kernels  # only where there is Triton
+
+    (group,) = optimizer.param_groups
+    rate = group["lr"]
+    decay, most = (_constant(value, rate.device) for value in (group["weight_decay"], clip))
+    used = _used(optimizer, gradients)
+    with torch.no_grad():
+        norms = kernels.adamw(*used, rate.view(1), decay, most, group["betas"], group["eps"])
+    return norms.view(())
+
+
+@cache
+def _constant(value: float, device: torch.device) -> Tensor:
+    """A number ``(1,)`` on a device, made once: while a graph is captured, nothing is copied there."""
+    return torch.tensor([value], device=device)
+
+
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient with the parameter's order of numbers in memory, which is all that a fused step looks at.
 
@@ -104,20 +146,3 @@ def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
-
-
-def _piece(tensors: Sequence[Tensor], most: int) -> int | None:
-    """How many numbers a piece has, where it pays to split these tensors into at most so many pieces."""
-    in_graph = bool(tensors) and tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()
-    if not in_graph or len(tensors) >= most or not all(tensor.is_contiguous() for tensor in tensors):
-        return None
-    least = sum(tensor.numel() for tensor in tensors) / (most - len(tensors))
-    piece = 1024 * math.ceil(least / 1024)
-    return piece if piece < _CHUNK else None
-
-
-def _split(tensors: Sequence[Tensor], piece: int | None) -> list[Tensor]:
-    """Tensors in pieces ``(piece,)``, or as they are."""
-    if piece is None:
-        return list(tensors)
-    return [part for tensor in tensors for part in tensor.view(-1).split(piece)]

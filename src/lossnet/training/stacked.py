@@ -26,7 +26,7 @@ from lossnet import coins
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
 from lossnet.spaces import MultiLabel, Sampler
-from lossnet.training.descent import excess, step
+from lossnet.training.descent import begun, excess, has_kernel, step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
 
@@ -257,9 +257,18 @@ class Stack:
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
         self._clips = self.parameters[0].new_tensor(clips)
+        self._state = self._stacked_state()
+        self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
+        self._rates = self.parameters[0].new_tensor([float(group["lr"]) for group in self._groups])
+        self._decays = self.parameters[0].new_tensor([group["weight_decay"] for group in self._groups])
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            if isinstance(group["lr"], Tensor):  # which a schedule changes in place
+                group["lr"] = rate
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The optimizers' steps along gradients, clipped in place; their norms before that, ``(R,)``."""
+        """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
+        if has_kernel([gradient[0] for gradient in gradients]):
+            return self._in_two_kernels(gradients)
         replicas = list(zip(*(gradient.unbind() for gradient in gradients), strict=True))
         lengths = torch._foreach_norm([part for own in replicas for part in own])
         norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
@@ -273,10 +282,44 @@ class Stack:
         return norms
 
     def release(self) -> None:
-        """Gives the replicas tensors of their own again."""
-        for parameters in self._owners:
+        """Gives the replicas and their optimizers tensors of their own again."""
+        for optimizer, parameters in zip(self._optimizers, self._owners, strict=True):
             for parameter in parameters:
                 parameter.data = parameter.data.clone()
+                state = optimizer.state[parameter]
+                state.update({name: value.clone() for name, value in state.items()})
+        for group in self._groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].clone()
+
+    def _stacked_state(self) -> dict[str, list[Tensor]]:
+        """What optimizers remember of each parameter, as one; each optimizer's own becomes a view of it."""
+        stacked: dict[str, list[Tensor]] = {}
+        for parameters in zip(*self._owners, strict=True):
+            states = [begun(*pair) for pair in zip(self._optimizers, parameters, strict=True)]
+            for name in states[0]:
+                together = torch.stack([state[name] for state in states])
+                stacked.setdefault(name, []).append(together)
+                for state, own in zip(states, together, strict=True):
+                    state[name] = own
+        return stacked
+
+    def _in_two_kernels(self, gradients: Sequence[Tensor]) -> Tensor:
+        from lossnet.training import kernels  # only where there is Triton
+
+        with torch.no_grad():
+            return kernels.adamw(
+                self.parameters,
+                [gradient.contiguous() for gradient in gradients],
+                self._state["exp_avg"],
+                self._state["exp_avg_sq"],
+                self._state["step"],
+                self._rates,
+                self._decays,
+                self._clips,
+                self._groups[0]["betas"],
+                self._groups[0]["eps"],
+            )
 
 
 def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
