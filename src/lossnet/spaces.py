@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet.coins import Coins
+from lossnet.precision import products
 
 __all__ = [
     "Batch",
@@ -95,8 +96,13 @@ class LogTerms(NamedTuple):
     constant: Tensor | None = None
 
     def of(self, y: Tensor) -> Tensor:
-        """``log P`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
-        chosen = (y * self.weights.unsqueeze(1)).flatten(2).sum(2)
+        """``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
+        units = 1 - self.weights.dim()
+        if y.is_cuda:  # in one kernel there
+            with products(y.device, rounded=False):
+                chosen = (y.flatten(units) @ self.weights.flatten(1).unsqueeze(2)).squeeze(-1)
+        else:
+            chosen = (y * self.weights.unsqueeze(1)).flatten(units).sum(-1)
         return chosen if self.constant is None else chosen + self.constant
 
 
@@ -119,6 +125,14 @@ class Space(ABC):
     @abstractmethod
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
         """What draws any number of outputs; see `sample`, which a space has by having this."""
+
+    def rounds(
+        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
+    ) -> Tensor:
+        """The truth and independent samples beside it, ``count`` times, ``(count, batch, 1 + K, *event)``."""
+        drawn = self.sample(logits, count * samples, mask).unflatten(1, (count, samples)).transpose(0, 1)
+        known = truth.unsqueeze(1).to(drawn.dtype)
+        return torch.cat([known.expand(count, *known.shape), drawn], 2)
 
     def __init_subclass__(cls) -> None:
         if "sample" in cls.__dict__:
@@ -210,6 +224,22 @@ class MultiLabel(_Binary):
 
     labels: int
     event_dims = 1
+
+    def rounds(
+        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
+    ) -> Tensor:
+        chances = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
+        # Where they belong at once: copies of so many numbers would take longer than drawing them.
+        drawn = self.uniform(count, chances.expand(-1, 1 + samples, -1))
+        drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)
+        drawn[:, :, 0] = truth
+        return drawn
+
+    def uniform(self, count: int, like: Tensor) -> Tensor:
+        """Uniform numbers in [0, 1), ``(count, *like.shape)``."""
+        drawn = like.new_empty(count, *like.shape)
+        drawn.transpose(0, 1).uniform_()  # instances first, as `WholeBatchDraws` wants it
+        return drawn
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.zeros(len(x), self.labels, device=x.device, dtype=_float_type(x))
@@ -475,13 +505,17 @@ class Prediction:
         """Without what can be computed again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def rounds(self, truth: Tensor, samples: int, count: int) -> Tensor:
+        """The truth and as many samples beside it, ``count`` times, ``(count, batch, 1 + K, *event)``."""
+        return self.space.rounds(self.logits, truth, samples, count, self.mask)
+
     def perturb(self, count: int, std: float) -> Tensor:
         """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""
         logits = self.logits.unsqueeze(1).expand(-1, count, *self.logits.shape[1:])
         return self.space.relax(logits + std * self.space.gaussian(logits), self.mask)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """``log P(y|x)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
+        """``log P(y|x)`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
         return self._log_terms.of(y)
 
     @cached_property

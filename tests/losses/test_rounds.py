@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
-from lossnet.losses import NCE, EnergyLoss, Ranking
-from lossnet.spaces import Mask, MultiLabel, Prediction, Smooth, Space, Tags
+from lossnet.losses import NCE, Ranking
+from lossnet.spaces import Mask, MultiLabel, Prediction, Smooth, Tags
 
 PROBLEMS = {
     "labels": (MultiLabel(6), (6,), None),
@@ -38,6 +38,27 @@ def test_rounds_at_once_are_losses_of_their_own_samples(kind, name):
     assert not torch.equal(seen[0], seen[1])
 
 
+def test_labels_of_rounds_have_their_chances_and_are_independent():
+    torch.manual_seed(0)
+    chances = torch.tensor([[0.0, 0.1, 0.5, 1.0], [0.3, 0.9, 1.0, 0.0]])
+    truth = torch.tensor([[0.25, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]])  # as it is, whatever it is
+    drawn = MultiLabel(4).rounds(chances.logit(), truth, samples=9, count=2000)
+    assert drawn.shape == (2000, 2, 10, 4)
+    assert torch.equal(drawn[:, :, 0], truth.expand(2000, 2, 4))
+    samples = drawn[:, :, 1:].transpose(0, 1).flatten(1, 2)
+    assert set(samples.unique().tolist()) == {0.0, 1.0}
+    torch.testing.assert_close(samples.mean(1), chances, rtol=0, atol=0.015)  # four standard errors
+    together = (samples[0, :, 1] * samples[0, :, 2]).mean()
+    assert together == pytest.approx(0.05, abs=0.007)
+
+
+def test_masked_labels_are_never_drawn():
+    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    drawn = MultiLabel(3).rounds(torch.full((1, 3), 9.0), torch.zeros(1, 3), samples=50, count=2, mask=mask)
+    assert drawn[:, :, 1:, 1].max() == 0
+    assert drawn[:, :, 1:, 0].mean() > 0.9
+
+
 class Twice(NCE):
     """One of somebody else's, with names of its own."""
 
@@ -56,7 +77,6 @@ def test_a_loss_of_ones_own_is_asked_in_every_round():
         expected = loss(lambda y: y.sum(-1), truth, loss.propose(prediction), prediction)
         torch.testing.assert_close(of(lambda y: y.sum(-1)), expected)
     assert len(rounds) == 2
-    assert isinstance(loss, EnergyLoss)
 
 
 def test_predictions_can_be_pickled_after_drawing():
@@ -74,5 +94,3 @@ def test_a_space_that_would_draw_in_vain_is_refused():
         class Mine(MultiLabel):
             def sample(self, logits, count, mask=None):
                 return logits
-
-    assert issubclass(MultiLabel, Space)

@@ -246,6 +246,9 @@ def later_candidates(rows):
 
 DRAWN = {
     "label sets": lambda rows: MultiLabel(40).sample(LOGITS[rows], 5),
+    "rounds of label sets": lambda rows: (
+        MultiLabel(40).rounds(LOGITS[rows], LOGITS[rows], samples=3, count=4).transpose(0, 1)
+    ),
     "tags": lambda rows: Tags(10).sample(TOKENS[rows], 4),
     "masks": lambda rows: Mask().sample(IMAGES[rows], 4),
     "blocks": lambda rows: Mask(Blocks(3)).sample(IMAGES[rows], 4),

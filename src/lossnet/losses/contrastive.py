@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,17 +58,14 @@ class Ranking(EnergyLoss):
     def _rounds_at_once(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        samples = prediction.sample(count * self.samples)
-        known = truth.unsqueeze(1).to(samples.dtype)
-        of_truth, of_samples = (self.offset(part, truth, prediction) for part in (known, samples))
-        offsets: Iterable[Tensor | float] = [0.0] * count
-        if isinstance(of_truth, Tensor) and isinstance(of_samples, Tensor):
-            offsets = _by_round(of_truth, of_samples, count)
-        for candidates, offset in zip(_by_round(known, samples, count), offsets, strict=True):
-            yield partial(_contrast, candidates, offset)
+        candidates = prediction.rounds(truth, self.samples, count)
+        offset = self.offset(candidates, truth, prediction)
+        offsets = offset if isinstance(offset, Tensor) else [offset] * count
+        for own, shift in zip(candidates, offsets, strict=True):
+            yield partial(_contrast, own, shift)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
-        """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
+        """What is added to each candidate's ``−E`` in the softmax, ``(…, batch, 1 + K)``."""
         if self.score is None:
             return 0.0
         cost = self.score.cost(candidates, truth)
@@ -79,12 +76,6 @@ class Ranking(EnergyLoss):
 def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:
     """``−log softmax(offset − E)`` of the first of candidates ``(batch, 1 + K, *event)``, ``(batch,)``."""
     return -(offset - energy(candidates)).log_softmax(1)[:, 0]
-
-
-def _by_round(truth: Tensor, samples: Tensor, count: int) -> Tensor:
-    """``(batch, 1, …)`` and ``(batch, count · K, …)`` as ``(count, batch, 1 + K, …)``."""
-    samples = samples.unflatten(1, (count, -1)).transpose(0, 1)
-    return torch.cat([truth.expand(count, *truth.shape), samples], 2)
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,10 @@ class WholeBatchDraws(TorchFunctionMode):
         """An empty whole tensor that lies in memory as ours does: numbers are drawn in that order."""
         shape, strides = self.whole(own.shape), own.stride()
         reach = 1 + sum((size - 1) * stride for size, stride in zip(shape[1:], strides[1:], strict=True))
-        if strides[0] < reach:  # a single row may have any stride
-            return own.new_empty(shape)
+        if strides[0] < reach:  # other axes lie outside of the instances'
+            order = sorted(range(own.dim()), key=lambda axis: (-strides[axis], axis == 0))
+            places = [order.index(axis) for axis in range(own.dim())]
+            return own.new_empty([shape[axis] for axis in order]).permute(places)
         return torch.empty_strided(shape, strides, dtype=own.dtype, device=own.device)
 
     def among(self, own: Tensor) -> Tensor:

@@ -230,12 +230,14 @@ class _Replicas:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
+        self.streams.mark()
         for update in self.stage.updates(batch):
             stack, gradients = self.stacks[update.network], update.gradients
             if gradients is None:
                 # Replicas know nothing of each other: the gradient of the sum is each one's own.
                 gradients = torch.autograd.grad(update.loss.sum(), stack.parameters)
             norms = stack.step(gradients)
+            self.streams.mark()
             readings = {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
             names += [(update.network, quantity) for quantity in readings]
             values += readings.values()

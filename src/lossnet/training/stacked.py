@@ -54,12 +54,21 @@ class Streams:
         #: one for each replica
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
         self._sides = [torch.cuda.Stream(device) for _ in seeds] if device.type == "cuda" else []
+        self._mark: torch.cuda.Event | None = None
+        self._since: list[Tensor] = []
+
+    def mark(self) -> None:
+        """What needs nothing that comes after this may be drawn from here on, beside other work."""
+        if self._sides:
+            self._mark = torch.cuda.current_stream(self.device).record_event()
+            self._since.clear()
 
     def take(self, indices: Sequence[int]) -> Streams:
         """Those of some replicas; what one draws, the other has drawn."""
         some = copy.copy(self)
         some.generators = [self.generators[index] for index in indices]
         some._sides = [self._sides[index] for index in indices] if self._sides else []
+        some._mark, some._since = None, []
         return some
 
     @contextmanager
@@ -85,23 +94,32 @@ class Streams:
         finally:
             default.graphsafe_set_state(kept)
 
-    def each(self, draw: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-        """What ``draw`` makes of each replica's part of ``like``, ``(R·b, …)``, end to end."""
+    def each(self, draw: Callable[[Tensor], Tensor], like: Tensor, early: bool = False) -> Tensor:
+        """What ``draw`` makes of each replica's part of ``like``, ``(R·b, …)``, end to end.
+
+        ``early`` if ``like`` has been there since the last `mark`.
+        """
         parts = like.chunk(len(self.generators))
 
         def own(index: int) -> Tensor:
             with self.own(index):
                 return draw(parts[index])
 
-        return torch.cat(self.apart(own))
+        drawn = self.apart(own, early)
+        if early and self._sides:
+            self._since += drawn  # before the next mark, their memory would be drawn to while they are read
+        return torch.cat(drawn)
 
-    def apart(self, work: Callable[[int], T]) -> list[T]:
+    def apart(self, work: Callable[[int], T], early: bool = False) -> list[T]:
         """What ``work`` gives for each replica's index; side by side on a GPU, which each fills little."""
         if not self._sides:
             return [work(index) for index in range(len(self.generators))]
         main, done = torch.cuda.current_stream(self.device), []
         for index, side in enumerate(self._sides):
-            side.wait_stream(main)
+            if early and self._mark is not None:
+                side.wait_event(self._mark)
+            else:
+                side.wait_stream(main)
             with torch.cuda.stream(side):
                 done.append(work(index))
         for side in self._sides:
@@ -143,6 +161,17 @@ class Labels(MultiLabel):
 
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)
+
+    def uniform(self, count: int, like: Tensor) -> Tensor:
+        drawn = like.new_empty(count, *like.shape)
+        parts = drawn.chunk(len(self.streams.generators), dim=1)
+
+        def own(index: int) -> Tensor:
+            with self.streams.own(index):
+                return parts[index].transpose(0, 1).uniform_()
+
+        self.streams.apart(own)
+        return drawn
 
 
 class Linear(nn.Module):
@@ -205,9 +234,10 @@ class _Dropout(nn.Module):
         if not self.training:
             return x
         # Of ones, so that autograd sees one product and not R pieces.
-        if x.shape not in self._ones:
+        known = x.shape in self._ones
+        if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        return x * self.streams.each(self._alone, self._ones[x.shape])
+        return x * self.streams.each(self._alone, self._ones[x.shape], early=known)
 
 
 def stackable(network: nn.Module) -> str | None:
