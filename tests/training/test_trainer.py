@@ -210,7 +210,7 @@ def test_the_first_best_epochs_weights_come_back(ten_rows):
 @pytest.mark.parametrize("names", [("cross-entropy", "none"), ("seal", "nce"), ("infnet", "margin")])
 def test_the_returned_method_has_its_best_validation_metric(train, valid, names):
     method = made(*names)
-    _, history = fit(method, train, valid, max_epochs=15, lr=0.3, patience=50)
+    _, history = fit(method, train, valid, max_epochs=20, lr=0.3, patience=50)
     last = [entry for entry in history if entry["stage"] == history[-1]["stage"]]
     values = [entry["f1"] for entry in last]
     assert values[-1] < max(values), "a useful test needs a last epoch that is not the best"

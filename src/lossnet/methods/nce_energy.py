@@ -60,9 +60,8 @@ class NCEEnergy(EnergyMethod):
         """One contrastive step against the frozen network's samples."""
         with torch.no_grad():
             noise = self._noise(batch)
-        candidates = self.loss.propose(noise)
-        loss = self.loss(self.energy.at(batch.x), batch.y, candidates, noise)
-        yield Update("energy", batch.mean(loss))
+        for loss in self.loss.rounds(batch.y, noise, 1):
+            yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
 
     def _noise(self, batch: Batch) -> Prediction:
         return Prediction(self.space, self.noise_net(batch.x), batch.mask)

@@ -164,8 +164,7 @@ class _Replicas:
     def fit(self, train: Dataset, valid: Dataset, show: Progress, leader: Trainer) -> dict[int, Outcome]:
         """Runs epochs until replicas end; what became of those.  ``leader`` knows of Ctrl-C."""
         while all(trainer._goes_on() for trainer in self.trainers) and not self.diverged:
-            with products(self.device, rounded=True):
-                self._run_epoch(train, show, leader)
+            self._run_epoch(train, show, leader)
             for index, trainer in enumerate(self.trainers):
                 if index not in self.diverged:
                     trainer._validate(trainer.method.stages()[0], valid)
@@ -230,17 +229,18 @@ class _Replicas:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        self.streams.mark()
-        for update in self.stage.updates(batch):
-            stack, gradients = self.stacks[update.network], update.gradients
-            if gradients is None:
-                # Replicas know nothing of each other: the gradient of the sum is each one's own.
-                gradients = torch.autograd.grad(update.loss.sum(), stack.parameters)
-            norms = stack.step(gradients)
+        with products(self.device, rounded=True):
             self.streams.mark()
-            readings = {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
-            names += [(update.network, quantity) for quantity in readings]
-            values += readings.values()
+            for update in self.stage.updates(batch):
+                stack, gradients = self.stacks[update.network], update.gradients
+                if gradients is None:
+                    # Replicas know nothing of each other: the gradient of the sum is each one's own.
+                    gradients = torch.autograd.grad(update.loss.sum(), stack.parameters)
+                norms = stack.step(gradients)
+                self.streams.mark()
+                readings = {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
+                names += [(update.network, quantity) for quantity in readings]
+                values += readings.values()
         return names, torch.stack([value.flatten().float() for value in values])
 
     def _account(self, pending: Sequence[Readings]) -> None:

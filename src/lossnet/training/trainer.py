@@ -215,8 +215,7 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
             torch.manual_seed(self._epoch_seed())
-            with products(self.device, rounded=True):
-                self._run_epoch(stage, data, show)
+            self._run_epoch(stage, data, show)
         self.method.eval()
         losses = {name: average["loss"] for name, average in _averages(position.totals).items()}
         position.epoch += 1
@@ -262,8 +261,7 @@ class Trainer:
     def _fit_stage(self, stage: Stage, train: Dataset, valid: Dataset, show: Progress) -> None:
         position = self._position
         while self._goes_on():
-            with products(self.device, rounded=True):
-                self._run_epoch(stage, train, show)
+            self._run_epoch(stage, train, show)
             self._validate(stage, valid)
             show.epoch(position.history[-1], self.monitor, position.best)
             if self.processes.any(self._stop_requested):
@@ -334,7 +332,7 @@ class Trainer:
         """Takes a batch's optimizer steps; returns each one's loss, gradient norm and what it measured."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        with self.processes.share(batch) as own:
+        with self.processes.share(batch) as own, products(self.device, rounded=True):
             for update in stage.updates(own):
                 readings = self._apply(update)
                 names += [(update.network, quantity) for quantity in readings]
