@@ -46,9 +46,9 @@ def rooms() -> list[ModuleType]:
 
 @cache
 def modules() -> list[ModuleType]:
-    """All modules of the package, but for those that run when they are imported."""
+    """All modules of the package, but for those that run when they are imported or need a GPU's Triton."""
     names = [info.name for info in pkgutil.walk_packages(lossnet.__path__, "lossnet.")]
-    return [importlib.import_module(name) for name in names if not name.endswith(".__main__")]
+    return [importlib.import_module(name) for name in names if not name.endswith((".__main__", ".kernels"))]
 
 
 def write(folder: Path) -> None:
@@ -80,9 +80,13 @@ def _assigned(name: str, room: ModuleType) -> str:
     value = getattr(room, name)
     if inspect.isroutine(value) or inspect.isclass(value) or not hasattr(room, "__path__"):
         return room.__name__
-    for info in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
-        if ("", name) in ModuleAnalyzer.for_module(info.name).find_attr_docs():
-            return info.name
+    for module in modules():
+        home, _, _ = module.__name__.rpartition(".")
+        if (
+            home == room.__name__
+            and ("", name) in ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
+        ):
+            return module.__name__
     return room.__name__
 
 
