@@ -3,8 +3,9 @@
 The steps of training take products from tensor cores, which round factors to 11 bits (TF32): faster, and no
 difference in scores was seen (``docs/results/gpu.md``).  What is solved for or differenced, as implicit
 gradients are, is multiplied in full.  Whoever has told torch how to multiply
-(``torch.set_float32_matmul_precision``, ``torch.backends.cuda.matmul.fp32_precision``) is heeded.  A CPU, and
-a torch older than 2.9, multiply in full always; convolutions and recurrent layers are as torch has them.
+(``torch.set_float32_matmul_precision``, ``torch.backends.cuda.matmul.fp32_precision``) is heeded.  A CPU
+multiplies in full always, and a torch older than 2.9 as it was told; convolutions and recurrent layers are as
+torch has them.
 """
 
 from __future__ import annotations

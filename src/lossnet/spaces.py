@@ -98,7 +98,8 @@ class LogTerms(NamedTuple):
     def of(self, y: Tensor) -> Tensor:
         """``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
         units = 1 - self.weights.dim()
-        if y.is_cuda:  # in one kernel there
+        if y.is_cuda and y.dtype == self.weights.dtype and not torch.is_autocast_enabled("cuda"):
+            # A single pass over many candidates there.
             with products(y.device, rounded=False):
                 chosen = (y.flatten(units) @ self.weights.flatten(1).unsqueeze(2)).squeeze(-1)
         else:
@@ -200,6 +201,9 @@ class _Binary(Space):
         return LogTerms(logits, -self._masked(F.softplus(logits), mask).flatten(1).sum(1, keepdim=True))
 
     def cross_entropy(self, logits: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
+        if type(self).log_terms is not _Binary.log_terms or type(self).log_prob is not Space.log_prob:
+            return super().cross_entropy(logits, truth, mask)
+        logits = self._masked(logits, mask)
         # In one go, by fewer steps than `log_terms` takes.
         return self._masked(F.softplus(logits) - truth * logits, mask).flatten(1).sum(1)
 
@@ -228,17 +232,28 @@ class MultiLabel(_Binary):
     def rounds(
         self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
     ) -> Tensor:
+        if type(self) is not MultiLabel:  # which may draw otherwise
+            return super().rounds(logits, truth, samples, count, mask)
+        return self.by_chance(Tensor.uniform_, logits, truth, samples, count, mask)
+
+    def by_chance(
+        self,
+        fill: Callable[[Tensor], object],
+        logits: Tensor,
+        truth: Tensor,
+        samples: int,
+        count: int,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """`rounds` where they belong at once: copies of so many numbers would take longer than drawing them.
+
+        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``.
+        """
         chances = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
-        # Where they belong at once: copies of so many numbers would take longer than drawing them.
-        drawn = self.uniform(count, chances.expand(-1, 1 + samples, -1))
+        drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
+        fill(drawn.transpose(0, 1))
         drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)
         drawn[:, :, 0] = truth
-        return drawn
-
-    def uniform(self, count: int, like: Tensor) -> Tensor:
-        """Uniform numbers in [0, 1), ``(count, *like.shape)``."""
-        drawn = like.new_empty(count, *like.shape)
-        drawn.transpose(0, 1).uniform_()  # instances first, as `WholeBatchDraws` wants it
         return drawn
 
     def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

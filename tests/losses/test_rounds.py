@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lossnet.losses import NCE, Ranking
-from lossnet.spaces import Mask, MultiLabel, Prediction, Smooth, Tags
+from lossnet.spaces import LogTerms, Mask, MultiLabel, Prediction, Smooth, Tags
 
 PROBLEMS = {
     "labels": (MultiLabel(6), (6,), None),
@@ -57,6 +57,24 @@ def test_masked_labels_are_never_drawn():
     drawn = MultiLabel(3).rounds(torch.full((1, 3), 9.0), torch.zeros(1, 3), samples=50, count=2, mask=mask)
     assert drawn[:, :, 1:, 1].max() == 0
     assert drawn[:, :, 1:, 0].mean() > 0.9
+
+
+class Always(MultiLabel):
+    """One of somebody else's, which draws and judges in its own way."""
+
+    def sampler(self, logits, mask=None):
+        return lambda count: torch.ones(len(logits), count, self.labels)
+
+    def log_terms(self, logits, mask=None):
+        return LogTerms(2 * logits)
+
+
+def test_a_space_of_ones_own_is_asked():
+    space, logits, truth = Always(3), torch.full((2, 3), -50.0), torch.zeros(2, 3)
+    assert space.rounds(logits, truth, samples=4, count=2)[:, :, 1:].min() == 1
+    assert space.cross_entropy(logits, torch.ones(2, 3)).tolist() == [300, 300]
+    prediction = Prediction(space, logits)
+    assert prediction.cross_entropy(torch.ones(2, 3)).tolist() == [300, 300]
 
 
 class Twice(NCE):

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from lossnet.bench.seeds import _Eager
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.settings import Settings
+from lossnet.spaces import MultiLabel, Prediction
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training import replicas as replicas_room
@@ -64,33 +66,65 @@ def data():
     return MultiLabelData.from_arrays(x, (x @ random.normal(size=(20, 9)) > 1).astype("uint8"))
 
 
-def trainer(seed, **settings):
-    chosen = Settings(task_hidden=32, energy_hidden=32, global_hidden=16, energy_steps=2, **settings)
+def trainer(seed, method="seal", loss="nce", lr=0.001, weight_decay=0.01, clip=10.0, **settings):
+    chosen = Settings(**{"task_hidden": 32, "energy_hidden": 32, "global_hidden": 16, **settings})
     torch.manual_seed(seed)
-    method = build("seal", "nce", chosen, LabelTask.of_size(20, 9))
-    return Trainer(method, seed=seed, max_epochs=3, device="cuda", progress=False)
+    made = build(method, loss, chosen, LabelTask.of_size(20, 9))
+    rates = {"lr": lr, "weight_decay": weight_decay, "clip": clip, "plateau_patience": 0}
+    return Trainer(made, seed=seed, max_epochs=4, device="cuda", progress=False, **rates)
 
 
-def test_graphs_do_what_steps_one_by_one_do():
-    graphs, steps = trainer(0), trainer(0)
-    history = graphs.fit(data(), data())
-    prepare = steps._prepare
+KINDS = {
+    "one energy step": {"energy_steps": 1},
+    "several energy steps": {"energy_steps": 3},
+    "regression-s": {"loss": "regression-s", "energy_steps": 2},
+    "conditioned": {"conditioned": True, "energy_steps": 2},
+    "implicit": {"method": "implicit", "energy_steps": 2},
+}
 
-    def without_graphs(stage, saved):
-        prepare(stage, saved)
-        steps._run_batch = lambda batch: steps._take_steps(stage, batch)
 
-    steps._prepare = without_graphs
-    expected = steps.fit(data(), data())
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
+    graphs, steps = trainer(0, **kind), trainer(0, **kind)
+    steps.__class__ = _Eager
+    history, expected = graphs.fit(data(), data()), steps.fit(data(), data())
+    assert not [warning for warning in recwarn if "CUDA graph" in str(warning.message)]
     for ours, theirs in zip(history, expected, strict=True):
         assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
 
 
-def test_replicas_do_what_each_does_alone(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_replicas_do_what_each_does_alone(kind, monkeypatch):
     for room in (trainer_room, replicas_room):
         monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())  # to compare closely
-    alone = [trainer(seed).fit(data(), data()) for seed in range(3)]
-    together = dict(fit_together([trainer(seed) for seed in range(3)], data(), data(), progress=False))
+    different = [{"lr": 0.001}, {"lr": 0.003, "clip": 0.1}, {"weight_decay": 0.3}]
+    alone = [trainer(seed, **kind, **own).fit(data(), data()) for seed, own in enumerate(different)]
+    made = [trainer(seed, **kind, **own) for seed, own in enumerate(different)]
+    together = dict(fit_together(made, data(), data(), progress=False))
     for seed, history in enumerate(alone):
         for ours, theirs in zip(together[seed], history, strict=True):
             assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
+            assert ours["lr"] == pytest.approx(theirs["lr"])
+
+
+def test_log_probabilities_are_those_of_a_cpu():
+    torch.manual_seed(0)
+    logits, y = torch.randn(5, 37, device="cuda"), torch.rand(3, 5, 4, 37, device="cuda").round()
+    prediction = Prediction(MultiLabel(37), logits)
+    expected = Prediction(MultiLabel(37), logits.cpu().double()).log_prob(y.cpu().double())
+    for kind in (y, y.double(), y.bool()):
+        found = prediction.log_prob(kind).cpu().double()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_laid_out_otherwise_and_without_a_number():
+    net = nn.Conv2d(3, 4, 3).cuda()
+    other = copy.deepcopy(net)
+    ours, theirs = adamw(net), adamw(other)
+    weight, bias = torch.randn(4, 3, 3, 3, device="cuda"), torch.randn(4, device="cuda")
+    descend(ours, [weight.contiguous(memory_format=torch.channels_last), bias], 1e9)
+    other.weight.grad, other.bias.grad = weight, bias
+    theirs.step()
+    torch.testing.assert_close(list(net.parameters()), list(other.parameters()), rtol=1e-5, atol=1e-6)
+    assert descend(ours, [weight * float("nan"), bias], 1.0).isnan()
+    assert net.bias.isnan().all(), "as torch's clipping has it"

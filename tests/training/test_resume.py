@@ -19,6 +19,8 @@ from lossnet.cli import main
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
+from lossnet.training.checkpoint import optimizer_state, restore_optimizer
+from lossnet.training.descent import descend
 
 SMALL = Settings(
     task_hidden=8,
@@ -327,6 +329,19 @@ def test_a_checkpoint_comes_back_bit_for_bit(checkpoint):
     assert loaded.tensors.keys() == tensors.keys()
     assert all(torch.equal(loaded.tensors[name], tensors[name]) for name in tensors)
     assert loaded.part("a").keys() == {"w", "step"}
+
+
+def test_moments_lie_in_memory_as_their_parameters_do(checkpoint):
+    torch.manual_seed(0)
+    net = torch.nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+    optimizer, other = (torch.optim.AdamW(net.parameters(), fused=True) for _ in range(2))
+    descend(optimizer, [torch.randn_like(part) for part in net.parameters()], 1.0)
+    Checkpoint(optimizer_state(optimizer)).save(checkpoint)
+    restore_optimizer(other, Checkpoint.load(checkpoint).tensors)
+    for name in ("exp_avg", "exp_avg_sq"):
+        restored, kept = (one.state[net.weight][name] for one in (other, optimizer))
+        assert restored.stride() == net.weight.stride()
+        assert torch.equal(restored, kept)
 
 
 def test_tensors_that_share_memory_are_saved(checkpoint):

@@ -84,14 +84,20 @@ class Sum(Energy):
         return self._total(encoded, y)
 
     def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        if not (x.is_cuda and torch.is_grad_enabled() and torch.cuda.is_current_stream_capturing()):
+        plain = type(self).evaluate is Sum.evaluate
+        if not (plain and x.is_cuda and torch.is_grad_enabled() and torch.cuda.is_current_stream_capturing()):
             return super().at(x)
         # In a CUDA graph inputs are encoded, and their gradients computed, beside the terms that need none.
-        side, main = _side(x.device), torch.cuda.current_stream(x.device)
-        side.wait_stream(main)
+        # What is returned must be called, or the capture fails, and kept until gradients are computed.
+        side = _side(x.device)
+        side.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(side):
             encoded = self.encode(x)
-        return partial(self._total, encoded, meanwhile=partial(main.wait_stream, side))
+
+        def joined(y: Tensor) -> Tensor:
+            return self._total(encoded, y, lambda: torch.cuda.current_stream(x.device).wait_stream(side))
+
+        return joined
 
     def _total(
         self, encoded: tuple[Any, ...], y: Tensor, meanwhile: Callable[[], None] | None = None

@@ -65,7 +65,10 @@ class Ranking(EnergyLoss):
             yield partial(_contrast, own, shift)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
-        """What is added to each candidate's ``−E`` in the softmax, ``(…, batch, 1 + K)``."""
+        """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``.
+
+        Without a score candidates may be those of several rounds, ``(rounds, batch, 1 + K, *event)``.
+        """
         if self.score is None:
             return 0.0
         cost = self.score.cost(candidates, truth)

@@ -117,6 +117,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
         group["lr"] = rate
     with rate_tensors_kept(optimizer):
         optimizer.load_state_dict(content)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                # A file has tensors in the usual order; a fused step reads both as they lie in memory.
+                state[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
 @contextmanager

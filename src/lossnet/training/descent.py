@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ _TENSORS, _NUMBERS = 16, 1 << 22
 def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
     """A step along gradients of at most the norm ``clip``; returns their norm before that, ``()``.
 
-    ``gradients`` are of the optimizer's parameters, in their order.
+    ``gradients`` are of the optimizer's parameters, in their order; they may be scaled in place.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
@@ -39,7 +40,7 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
 
 
 def has_kernel(tensors: Sequence[Tensor]) -> bool:
-    """Whether `lossnet.training.kernels` takes the step of parameters like these, which must lie densely.
+    """Whether `lossnet.training.kernels` takes the step along gradients like these, of one network.
 
     >>> has_kernel([torch.zeros(3)])  # on a GPU only
     False
@@ -48,8 +49,26 @@ def has_kernel(tensors: Sequence[Tensor]) -> bool:
         0 < len(tensors) <= _TENSORS
         and all(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
         and sum(tensor.numel() for tensor in tensors) <= _NUMBERS
-        and find_spec("triton") is not None
+        and _kernels_work(tensors[0].device)
     )
+
+
+@cache
+def _kernels_work(device: torch.device) -> bool:
+    """Whether kernels can be made and run there: Triton needs a compiler, and a GPU that it knows."""
+    if find_spec("triton") is None:
+        return False
+    one, other, first, second = ([torch.ones(3, device=device)] for _ in range(4))
+    steps, rate, decay, clip = (torch.ones(1, device=device) for _ in range(4))
+    try:
+        from lossnet.training import kernels
+
+        kernels.adamw(one, other, first, second, [steps], rate, decay, clip, (0.9, 0.999), 1e-8)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"torch's slower AdamW is used, since Triton fails: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
@@ -98,7 +117,7 @@ def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
     """What the optimizer remembers of a parameter, as fused AdamW begins with it where it is new."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
-        state["step"] = torch.zeros((), device=parameter.device)
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
         state["exp_avg"] = torch.zeros_like(parameter, requires_grad=False)
         state["exp_avg_sq"] = torch.zeros_like(parameter, requires_grad=False)
     return state
@@ -124,11 +143,14 @@ def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | N
     from lossnet.training import kernels  # only where there is Triton
 
     (group,) = optimizer.param_groups
-    rate = group["lr"]
-    decay, most = (_constant(value, rate.device) for value in (group["weight_decay"], clip))
     used = _used(optimizer, gradients)
+    device = used[0][0].device
+    rate, decay, most = (
+        value.view(1) if isinstance(value, Tensor) and value.is_cuda else _constant(float(value), device)
+        for value in (group["lr"], group["weight_decay"], clip)
+    )
     with torch.no_grad():
-        norms = kernels.adamw(*used, rate.view(1), decay, most, group["betas"], group["eps"])
+        norms = kernels.adamw(*used, rate, decay, most, group["betas"], group["eps"])
     return norms.view(())
 
 

@@ -23,7 +23,7 @@ class GraphRunner:
     """Runs batches eagerly a few times, then captures all of a batch's updates as one graph and replays it.
 
     Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
-    at most as ``graphs`` says.  Where capture is impossible (gradient-based inference looks at its own
+    at most as ``graphs`` says.  Where capture is impossible (a method looks at its own
     progress), it says why once and goes on eagerly.  Optimizers must be capturable, and generators other
     than the device's own are to be named.
     """

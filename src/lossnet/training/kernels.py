@@ -83,7 +83,7 @@ def adamw(
 @triton.jit  # type: ignore[untyped-decorator]
 def _square(gradients, steps, sizes, squares, blocks, COUNT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of squares of each block, ``squares`` ``(R, blocks)``; one more step of each parameter."""
-    block, network = tl.program_id(0), tl.program_id(1)
+    block, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start = 0
     for i in tl.static_range(COUNT):
         end = start + tl.cdiv(sizes[i], BLOCK)
@@ -120,7 +120,7 @@ def _step(  # type: ignore[no-untyped-def]
     BLOCKS: tl.constexpr,
 ):
     """The step of each block, after `_square`; ``norms`` ``(R,)``."""
-    block, network = tl.program_id(0), tl.program_id(1)
+    block, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     every = tl.arange(0, BLOCKS)
     norm = tl.sqrt(tl.sum(tl.load(squares + network * blocks + every, every < blocks, other=0.0), 0))
     if block == 0:

@@ -106,8 +106,9 @@ class Streams:
                 return draw(parts[index])
 
         drawn = self.apart(own, early)
-        if early and self._sides:
-            self._since += drawn  # before the next mark, their memory would be drawn to while they are read
+        if self._sides:
+            # Until the next mark, later draws would be given their memory while they are still read.
+            self._since += drawn
         return torch.cat(drawn)
 
     def apart(self, work: Callable[[int], T], early: bool = False) -> list[T]:
@@ -162,16 +163,20 @@ class Labels(MultiLabel):
     def gaussian(self, like: Tensor) -> Tensor:
         return self.streams.each(super().gaussian, like)
 
-    def uniform(self, count: int, like: Tensor) -> Tensor:
-        drawn = like.new_empty(count, *like.shape)
-        parts = drawn.chunk(len(self.streams.generators), dim=1)
+    def rounds(
+        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
+    ) -> Tensor:
+        return self.by_chance(self._uniform, logits, truth, samples, count, mask)
 
-        def own(index: int) -> Tensor:
+    def _uniform(self, drawn: Tensor) -> None:
+        """Fills ``(R·b, …)``, each replica's part from its own random numbers."""
+        parts = drawn.chunk(len(self.streams.generators))
+
+        def own(index: int) -> None:
             with self.streams.own(index):
-                return parts[index].transpose(0, 1).uniform_()
+                parts[index].uniform_()
 
         self.streams.apart(own)
-        return drawn
 
 
 class Linear(nn.Module):
@@ -286,11 +291,11 @@ class Stack:
             stacked[parameters[0]] = nn.Parameter(together)
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
-        self._clips = self.parameters[0].new_tensor(clips)
+        self._clips = self._numbers(clips)
         self._state = self._stacked_state()
         self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
-        self._rates = self.parameters[0].new_tensor([float(group["lr"]) for group in self._groups])
-        self._decays = self.parameters[0].new_tensor([group["weight_decay"] for group in self._groups])
+        self._rates = self._numbers([float(group["lr"]) for group in self._groups])
+        self._decays = self._numbers([group["weight_decay"] for group in self._groups])
         for group, rate in zip(self._groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
@@ -321,6 +326,10 @@ class Stack:
         for group in self._groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"] = group["lr"].clone()
+
+    def _numbers(self, values: Sequence[float]) -> Tensor:
+        """One for each replica, ``(R,)``, where the parameters are."""
+        return torch.tensor(values, dtype=torch.float32, device=self.parameters[0].device)
 
     def _stacked_state(self) -> dict[str, list[Tensor]]:
         """What optimizers remember of each parameter, as one; each optimizer's own becomes a view of it."""
