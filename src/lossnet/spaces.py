@@ -45,6 +45,7 @@ __all__ = [
     "Tags",
     "best_path",
     "mean",
+    "weighed",
 ]
 
 
@@ -84,6 +85,18 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
+def weighed(y: Tensor, weights: Tensor) -> Tensor:
+    """``Σ weights · y``, ``(batch, K)``, of candidates ``(batch, K, *event)``, for weights ``(batch, *event)``.
+
+    >>> weighed(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]), torch.tensor([[1.0, 2.0]]))
+    tensor([[1., 3.]])
+    """
+    many = y.shape[1] > 2 and not y.requires_grad and y.dtype == weights.dtype
+    if many and y.device.type == "cpu":  # in this order: a CPU is slow at products with single columns
+        return torch.bmm(weights.flatten(1).unsqueeze(1), y.flatten(2).transpose(1, 2)).squeeze(1)
+    return (y * weights.unsqueeze(1)).flatten(2).sum(2)
+
+
 class LogTerms(NamedTuple):
     """``log P(y) = Σ weights · y + constant``: weights ``(batch, *event)``, a constant ``(batch, 1)``.
 
@@ -96,7 +109,7 @@ class LogTerms(NamedTuple):
 
     def of(self, y: Tensor) -> Tensor:
         """``log P`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
-        chosen = (y * self.weights.unsqueeze(1)).flatten(2).sum(2)
+        chosen = weighed(y, self.weights)
         return chosen if self.constant is None else chosen + self.constant
 
 

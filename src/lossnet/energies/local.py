@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
+from lossnet.spaces import weighed
 
 __all__ = ["Local"]
 
@@ -30,9 +31,9 @@ class Local(Term):
 
     def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
-        if y.is_cuda:  # one kernel there, while a CPU is slow at products with single columns
+        if y.is_cuda:  # one kernel there
             return torch.bmm(y.to(prepared.dtype), prepared.unsqueeze(-1)).squeeze(-1)
-        return (y * prepared.unsqueeze(1)).sum(-1)
+        return weighed(y, prepared)
 
     def unary_logits(self, features: Tensor) -> Tensor:
         """Logits of ``P(y_i = 1) ∝ exp(−E_local)``, ``(batch, labels)``."""
