@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
 from lossnet.coins import Coins
-from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags
+from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags, weighed
 
 fast = settings(max_examples=40, deadline=None, database=None)
 
@@ -572,3 +572,17 @@ def test_impossible_tags_still_give_whole_spans(length):
 def test_tags_of_other_schemes_are_decoded_one_by_one():
     relaxed = torch.eye(3)[[1, 2, 1]].unsqueeze(0)
     assert torch.equal(Tags(3, ("O", "B-PER", "I-PER")).decode(relaxed), relaxed)
+
+
+@pytest.mark.parametrize("candidates", [1, 4])
+@pytest.mark.parametrize("event", [(5,), (2, 3)], ids=str)
+def test_candidates_are_weighed_as_sums_say_and_so_are_their_derivatives(candidates, event):
+    y, weights = random_logits((candidates, *event)), random_logits(event, seed=1).requires_grad_()
+    expected = (y * weights.unsqueeze(1)).flatten(2).sum(2)
+    torch.testing.assert_close(weighed(y, weights), expected)
+    assert weighed(y.float(), weights).dtype == torch.float64
+    direction = random_logits((candidates,), seed=2)
+    found, plain = (torch.autograd.grad(sums, weights, direction) for sums in (weighed(y, weights), expected))
+    torch.testing.assert_close(found, plain)
+    assert torch.autograd.gradcheck(weighed, (y.requires_grad_(), weights))
+    assert torch.autograd.gradgradcheck(weighed, (y, weights))

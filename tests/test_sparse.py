@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from lossnet.energies import LabelInteraction
-from lossnet.sparse import _scan, distinct
+from lossnet.sparse import _scan, distinct, few_values, product, squared_norm
 
 LABELS = 30
 
@@ -55,3 +55,29 @@ def test_energies_of_equal_sets_computed_once_have_the_same_derivatives_of_three
     plain = torch.autograd.grad(term.train().evaluate(None, y).sum(), list(term.parameters()))
     again = torch.autograd.grad(term.eval().evaluate(None, y).sum(), list(term.parameters()))
     torch.testing.assert_close(plain, again)
+
+
+def inputs(values, rows=5, columns=60):
+    """Few ones, or few numbers."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+    return few_values(torch.where(x < 0.08, 20 * x if values else 1.0, 0.0))
+
+
+@pytest.mark.parametrize("values", [True, False], ids=["numbers", "ones"])
+@pytest.mark.parametrize("columns", [60, 20], ids=["known", "too few inputs"])
+def test_norms_of_gradients_of_weights_are_those_of_the_gradients(values, columns):
+    x, weight = inputs(values, columns=columns), torch.randn(columns, 3, dtype=torch.float64).requires_grad_()
+    (gradient,) = torch.autograd.grad(product(x, weight).pow(3).sum(), weight)
+    assert hasattr(gradient, "_square") == (columns == 60)
+    assert gradient.square().sum() > 1e-3
+    torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())
+    gradient.mul_(2)  # as clipping would
+    torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())
+
+
+def test_norms_of_gradients_of_weights_used_twice_are_those_of_the_sums():
+    weight = torch.randn(60, 3, dtype=torch.float64).requires_grad_()
+    value = product(inputs(True), weight).pow(3).sum() + product(inputs(False), weight).pow(2).sum()
+    (gradient,) = torch.autograd.grad(value + weight.sum(), weight)
+    torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())

@@ -42,7 +42,8 @@ class Coins:
         shape = (len(self.chances), count, *self.chances.shape[2:])
         if self.chances.device.type != "cpu":
             return torch.bernoulli(self.chances.expand(shape))
-        return _drawn(self._limits, self._rest, shape).to(self.chances.dtype)
+        drawn = _drawn(self._limits, self._rest, shape)
+        return torch.from_numpy(drawn.view(np.uint8)).to(self.chances.dtype)
 
 
 class Dropout(nn.Dropout):
@@ -57,11 +58,15 @@ class Dropout(nn.Dropout):
         if not self.training or input.device.type != "cpu" or input.dim() < 2 or self.p in (0, 1):
             return super().forward(input)
         limit, rest = divmod(256 * (1 - self.p), 1)
-        return input * _drawn(int(limit), rest or None, input.shape).to(input.dtype).mul_(1 / (1 - self.p))
+        number = np.float64 if input.dtype == torch.float64 else np.float32
+        kept = _drawn(int(limit), rest or None, input.shape) * number(1 / (1 - self.p))
+        return input * torch.from_numpy(kept).to(input.dtype)
 
 
-def _drawn(limits: Tensor | int, rest: NDArray[Any] | float | None, shape: Sequence[int]) -> Tensor:
-    """Bytes of 0 and 1 ``(batch, *rest)``, of chances ``(limits + rest) / 256``.
+def _drawn(
+    limits: Tensor | int, rest: NDArray[Any] | float | None, shape: Sequence[int]
+) -> NDArray[np.bool_]:
+    """True ``(batch, *rest)`` with chances ``(limits + rest) / 256``, else False.
 
     ``limits`` broadcast to that shape, and ``rest`` ``(batch, size)`` recurs in each instance.
     """
@@ -78,7 +83,7 @@ def _drawn(limits: Tensor | int, rest: NDArray[Any] | float | None, shape: Seque
         chance = rest if isinstance(rest, float) else rest[row, place % rest.shape[1]]
         won = ties[_uniform(words[row, 0].view(np.uint64), place) < chance]
         drawn.reshape(-1)[won] = True
-    return torch.from_numpy(drawn.view(np.uint8))
+    return drawn
 
 
 def _uniform(seeds: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:

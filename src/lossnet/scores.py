@@ -13,7 +13,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from lossnet.spaces import Mask, MultiLabel, Space, Tags
+from lossnet.spaces import Mask, MultiLabel, Space, Tags, weighed
 from lossnet.spans import SpanCounts, span_scores
 
 __all__ = [
@@ -93,8 +93,7 @@ class Accuracy(Score):
     """
 
     def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        overlap = torch.einsum("bke,be->bk", candidates.flatten(2), truth.flatten(1))
-        return _ratio(overlap, truth.flatten(1).sum(1, keepdim=True))
+        return _ratio(weighed(candidates, truth), truth.flatten(1).sum(1, keepdim=True))
 
 
 class L1(Accuracy):
@@ -112,9 +111,8 @@ class L1(Accuracy):
 
 
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    candidates, truth = candidates.flatten(2), truth.flatten(1)
-    overlap = torch.einsum("bke,be->bk", candidates, truth)
-    return overlap, candidates.sum(-1) + truth.sum(-1, keepdim=True)
+    total = candidates.flatten(2).sum(2) + truth.flatten(1).sum(1, keepdim=True)
+    return weighed(candidates, truth), total
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:

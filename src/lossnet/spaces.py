@@ -46,6 +46,7 @@ __all__ = [
     "Tags",
     "best_path",
     "mean",
+    "weighed",
 ]
 
 
@@ -85,6 +86,23 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
+def weighed(y: Tensor, weights: Tensor) -> Tensor:
+    """``Σ weights · y``, ``(…, batch, K)``, of candidates ``(…, batch, K, *event)``; ``(batch, *event)`` weights.
+
+    >>> weighed(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]), torch.tensor([[1.0, 2.0]]))
+    tensor([[1., 3.]])
+    """
+    units = 1 - weights.dim()
+    alike = y.dtype == weights.dtype
+    if y.is_cuda and alike and not torch.is_autocast_enabled("cuda"):
+        with products(y.device, rounded=False):
+            return (y.flatten(units) @ weights.flatten(1).unsqueeze(2)).squeeze(-1)
+    if y.device.type == "cpu" and alike and y.shape[units - 1] > 2 and not y.requires_grad:
+        # In this order: a CPU is slow at products with single columns.
+        return (weights.flatten(1).unsqueeze(1) @ y.flatten(units).transpose(-1, -2)).squeeze(-2)
+    return (y * weights.unsqueeze(1)).flatten(units).sum(-1)
+
+
 class LogTerms(NamedTuple):
     """``log P(y) = Σ weights · y + constant``: weights ``(batch, *event)``, a constant ``(batch, 1)``.
 
@@ -97,13 +115,7 @@ class LogTerms(NamedTuple):
 
     def of(self, y: Tensor) -> Tensor:
         """``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
-        units = 1 - self.weights.dim()
-        if y.is_cuda and y.dtype == self.weights.dtype and not torch.is_autocast_enabled("cuda"):
-            # A single pass over many candidates there.
-            with products(y.device, rounded=False):
-                chosen = (y.flatten(units) @ self.weights.flatten(1).unsqueeze(2)).squeeze(-1)
-        else:
-            chosen = (y * self.weights.unsqueeze(1)).flatten(units).sum(-1)
+        chosen = weighed(y, self.weights)
         return chosen if self.constant is None else chosen + self.constant
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Sparse", "distinct", "few_values", "product"]
+__all__ = ["Sparse", "distinct", "few_values", "product", "squared_norm"]
 
 #: up to this share of values that are not zero, sums of rows are faster than a dense product
 SPARSE_SHARE = 0.1
@@ -48,14 +48,37 @@ class SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Sparse, weight: Tensor, dense: Tensor | None) -> Tensor:
-        ctx.x, ctx.constant_input = x, dense
+        ctx.sparse_input, ctx.constant_input = x, dense
         return x.rows.of(weight.detach())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         if not torch.is_grad_enabled():  # nobody will differentiate it again
-            return None, ctx.x.columns.of(gradient), None
-        return None, _TransposedProduct.apply(ctx.x, gradient), None  # type: ignore[no-untyped-call]
+            return None, _weight_gradient(ctx.sparse_input, gradient), None
+        return None, _TransposedProduct.apply(ctx.sparse_input, gradient), None  # type: ignore[no-untyped-call]
+
+
+def _weight_gradient(x: Sparse, gradient: Tensor) -> Tensor:
+    """``Xᵀ D`` that knows its norm, where it has many more rows than ``D``."""
+    found = x.columns.of(gradient)
+    if x.shape[0] ** 2 <= x.shape[1]:
+        # ‖Xᵀ D‖² = Σ (X Xᵀ) ∘ (D Dᵀ), of few numbers
+        square = torch.dot(x.gram.to(gradient.dtype).view(-1), (gradient @ gradient.T).view(-1))
+        found._square = (found._version, square)  # type: ignore[attr-defined]
+    return found
+
+
+def squared_norm(gradient: Tensor) -> Tensor:
+    """``‖g‖²``, ``()``, of any tensor; quick for the gradient of a product's weights.
+
+    >>> squared_norm(torch.tensor([[3.0, 4.0]]))
+    tensor(25.)
+    """
+    version, square = getattr(gradient, "_square", (None, None))
+    if version != gradient._version:
+        flat = gradient.reshape(-1)
+        square = torch.dot(flat, flat)
+    return cast("Tensor", square)
 
 
 class _TransposedProduct(torch.autograd.Function):
@@ -113,6 +136,11 @@ class Sparse:
         order = np.argsort(keys, kind="stable")
         value = None if self.value is None else self.value[order]
         return self._sums(self.column, self.row[order], value, self.shape[1])
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """``X Xᵀ``, ``(m, m)``."""
+        return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
     def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
         """The first of all rows that are equal, ``(k,)``; which of these each row is, ``(m,)``; just these.

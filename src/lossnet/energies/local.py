@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
+from lossnet.spaces import weighed
 
 __all__ = ["Local"]
 
@@ -14,6 +14,7 @@ __all__ = ["Local"]
 class Local(Term):
     """``Σ_i y_i b_iᵀ T(x)`` (SEAL Eq. 2, first part).
 
+    >>> import torch
     >>> term = Local(features=2, labels=3)
     >>> term.evaluate(term.prepare(torch.ones(1, 2)), torch.zeros(1, 4, 3))
     tensor([[0., 0., 0., 0.]], grad_fn=...)
@@ -30,9 +31,7 @@ class Local(Term):
 
     def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
-        if y.is_cuda:  # one kernel there, while a CPU is slow at products with single columns
-            return torch.bmm(y.to(prepared.dtype), prepared.unsqueeze(-1)).squeeze(-1)
-        return (y * prepared.unsqueeze(1)).sum(-1)
+        return weighed(y, prepared)
 
     def unary_logits(self, features: Tensor) -> Tensor:
         """Logits of ``P(y_i = 1) ∝ exp(−E_local)``, ``(batch, labels)``."""

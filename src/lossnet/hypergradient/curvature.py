@@ -57,7 +57,10 @@ class Curvature:
             # A flat or diverged Hessian says nothing about direction: keep the one we have.
             usable = (inverse(size) > 0) & size.isfinite()
             # In place: a captured step writes to this very tensor, and must not ask for a value.
-            vector.copy_(torch.where(usable, image * inverse(size), vector))
+            if size.dim() or size.device.type != "cpu":
+                vector.copy_(torch.where(usable, image * inverse(size), vector))
+            elif usable:
+                torch.mul(image, inverse(size), out=vector)
         self.vector = vector  # only now: a product may fail and be made in another way
         return size
 

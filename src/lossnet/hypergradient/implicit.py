@@ -124,7 +124,7 @@ def implicit_gradient(
         explicit_norm, implicit_norm = _norm(explicit, problems), _norm(implicit, problems)
         cosine = _dot(explicit, implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
         if ratio is not None:
-            implicit = cap(implicit, explicit, ratio, problems)
+            implicit = _shortened(implicit, implicit_norm, explicit_norm, ratio, problems)
         gradients = tuple(e + i for e, i in zip(explicit, implicit, strict=True))
     return Hypergradient(
         gradients, explicit, implicit, explicit_norm, implicit_norm, cosine, curvature, unsolved
@@ -142,9 +142,15 @@ def cap(
     >>> cap([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, 0.0])], ratio=2.0)
     (tensor([1.2000, 1.6000]),)
     """
+    return _shortened(implicit, _norm(implicit, problems), _norm(explicit, problems), ratio, problems)
+
+
+def _shortened(
+    implicit: Sequence[Tensor], length: Tensor, explicit_length: Tensor, ratio: float, problems: int | None
+) -> tuple[Tensor, ...]:
+    """`cap` where both norms are known."""
     check_not_negative(ratio=ratio)
-    length = _norm(implicit, problems)
-    scale = (ratio * _norm(explicit, problems) * inverse(length)).clamp(max=1.0)
+    scale = (ratio * explicit_length * inverse(length)).clamp(max=1.0)
     if problems is None and not length.is_cuda and length.isfinite():  # graphs may ask for no value
         return tuple((part * scale).to(part.dtype) for part in implicit)
     capped = []

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from lossnet.sparse import Sparse
+
 __all__ = ["Layer", "Place", "places", "thin_layers"]
 
 
@@ -26,6 +28,7 @@ class Layer:
         outputs: the number of outputs.
         version: of ``X`` when the graph was made.
         upright: whether the parameter has a row for each input.
+        few: ``X`` again, where it is mostly zeros and the graph says so.
     """
 
     output: GradientEdge
@@ -33,6 +36,7 @@ class Layer:
     outputs: int
     version: int
     upright: bool = False
+    few: Sparse | None = None
 
     def weights(self, gradient: Tensor) -> Tensor:
         """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
@@ -41,11 +45,15 @@ class Layer:
                 "a layer's input was changed in place after the outer loss was evaluated: "
                 "leave it alone, or pass products=DoubleBackward(thin=False)"
             )
+        if self.few is not None:
+            upright = self.few.columns.of(gradient)
+            return upright if self.upright else upright.T
         return self.input.T @ gradient if self.upright else gradient.T @ self.input
 
     def move(self, weights: Tensor) -> Tensor:
         """How ``Z`` changes with a change of ``W``."""
-        return self.input @ (weights if self.upright else weights.T)
+        upright = weights if self.upright else weights.T
+        return self.input @ upright if self.few is None else self.few.rows.of(upright)
 
     @property
     def shape(self) -> torch.Size:
@@ -72,7 +80,8 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     """The layers, by the index of their weights, that have so few rows that ``D`` is better to work with.
 
     Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  A function of your
-    own that makes this product says so by an attribute of its context, ``constant_input``.
+    own that makes this product says so by an attribute of its context, ``constant_input``, and perhaps by
+    another, ``sparse_input``, which is the same as `lossnet.sparse.Sparse`.
     Weights used twice, cast by autocast or hidden in compiled code are not found, and nothing is
     lost but time.
 
@@ -97,7 +106,8 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
         rows, outputs = len(source), parameter.shape[1 if upright else 0]
         if 2 * rows <= source.shape[1] and rows <= outputs:
             edge = GradientEdge(products[0], 0)
-            layers[index] = Layer(edge, source, outputs, source._version, upright)
+            few = getattr(products[0], "sparse_input", None)
+            layers[index] = Layer(edge, source, outputs, source._version, upright, few)
     return layers
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from lossnet.sparse import squared_norm
+
 __all__ = ["begun", "descend", "excess", "has_kernel", "norm_of", "step"]
 
 #: networks with more tensors, or more numbers, keep a GPU busy with torch's own step
@@ -84,8 +86,7 @@ def norm_of(gradients: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all gradients together, ``()``."""
     if not gradients or gradients[0].device.type != "cpu":
         return get_total_norm(gradients)
-    flat = [gradient.reshape(-1) for gradient in gradients]
-    return torch.stack([torch.dot(part, part) for part in flat]).sum().sqrt()
+    return torch.stack([squared_norm(gradient) for gradient in gradients]).sum().sqrt()
 
 
 def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> None:

@@ -185,6 +185,7 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
+        _keep_memory()
         with torch.random.fork_rng(devices), self._together(), self._interruptible(), show:
             torch.manual_seed(self.seed)
             saved = self._read_checkpoint() if resume else None
@@ -213,6 +214,7 @@ class Trainer:
             self._prepare(stage, None)
         position = self._position
         devices = [self.device] if self.device.type == "cuda" else []
+        _keep_memory()
         with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
             torch.manual_seed(self._epoch_seed())
             self._run_epoch(stage, data, show)
@@ -555,6 +557,15 @@ def _averages(totals: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, 
         network: {quantity: total / count for quantity, (total, count) in readings.items()}
         for network, readings in totals.items()
     }
+
+
+def _keep_memory() -> None:
+    """Lets the next steps have the memory of the last ones.
+
+    The C library of Linux gives free memory back to the system, to ask for it again page by page, once it is
+    twice the largest block of its own that was ever freed, of up to 32 MiB.  So this frees one, unused.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
 
 
 def _is_plain(value: object) -> bool:
