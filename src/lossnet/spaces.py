@@ -87,7 +87,9 @@ def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def weighed(y: Tensor, weights: Tensor) -> Tensor:
-    """``Σ weights · y``, ``(…, batch, K)``, of candidates ``(…, batch, K, *event)``; ``(batch, *event)`` weights.
+    """``Σ weights · y`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``.
+
+    Weights are ``(batch, *event)``.
 
     >>> weighed(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]), torch.tensor([[1.0, 2.0]]))
     tensor([[1., 3.]])
