@@ -80,6 +80,17 @@ def test_dropout_keeps_the_mean(p):
     assert torch.equal(gradient, dropped.detach())
 
 
+@pytest.mark.parametrize("width", [7, 64, 131])
+def test_halves_are_fair_everywhere_and_independent(width):
+    kept = Dropout(0.5)(torch.ones(20_000, width)) / 2
+    assert set(kept.unique().tolist()) == {0.0, 1.0}
+    torch.testing.assert_close(kept.mean(0), torch.full((width,), 0.5), atol=0.018, rtol=0)  # five errors
+    for distance in (1, 3, 6):
+        both = kept[:, distance:] * kept[:, :-distance]
+        assert stats.binomtest(int(both.sum()), both.numel(), 0.25).pvalue > 1e-3
+    assert stats.binomtest(int((kept[1:] * kept[:-1]).sum()), kept[1:].numel(), 0.25).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_nothing_or_everything_is_dropped(p):
     assert (Dropout(p)(torch.ones(3, 4)) == 1 - p).all()
@@ -99,4 +110,5 @@ def test_no_dropout_in_evaluation():
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (1, 1)])
 def test_small_and_empty(shape):
     assert flip(torch.full(shape, 0.5), 4).shape == (shape[0], 4, shape[1])
-    assert Dropout(0.3)(torch.ones(shape)).shape == shape
+    for p in (0.3, 0.5):
+        assert Dropout(p)(torch.ones(shape)).shape == shape

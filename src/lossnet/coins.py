@@ -1,7 +1,8 @@
 """Independent draws of 0 and 1, from few random bytes.
 
 A byte decides a draw of chance ``p`` in 255 of 256 cases: it is below or above ``256 p``.  In the last case
-more bits are needed, which are computed from the place of the draw and a random word of its instance.
+more bits are needed, which are computed from the place of the draw and a random word of its instance.  A
+chance of one half needs a bit.
 On a CPU, where `torch.bernoulli` makes four bytes or more for each draw, this is several times faster; the
 chances are as exact.  Elsewhere torch's own functions draw.
 """
@@ -57,10 +58,26 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.device.type != "cpu" or input.dim() < 2 or self.p in (0, 1):
             return super().forward(input)
-        limit, rest = divmod(256 * (1 - self.p), 1)
         number = np.float64 if input.dtype == torch.float64 else np.float32
-        kept = _drawn(int(limit), rest or None, input.shape) * number(1 / (1 - self.p))
+        if self.p == 0.5:
+            kept = _halves(input.shape)
+        else:
+            limit, rest = divmod(256 * (1 - self.p), 1)
+            kept = _drawn(int(limit), rest or None, input.shape) * number(1 / (1 - self.p))
         return input * torch.from_numpy(kept).to(input.dtype)
+
+
+#: the bits of each byte, twice as large
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) * 2
+
+
+def _halves(shape: Sequence[int]) -> NDArray[np.float32]:
+    """2 with a chance of one half, else 0, ``(batch, *rest)``: one bit decides."""
+    batch, size = shape[0], math.prod(shape[1:])
+    words = torch.empty(batch, -(-size // 64), dtype=torch.int64).random_(-(2**63), None).numpy()
+    few = -(-size // 8)
+    drawn = _BITS.take(words.view(np.uint8)[:, :few], axis=0).reshape(batch, 8 * few)
+    return drawn[:, :size].reshape(shape)
 
 
 def _drawn(
