@@ -43,7 +43,7 @@ class Streams:
     """The random numbers of each replica: what torch's own would be after ``manual_seed`` of its seed.
 
     >>> streams = Streams([0, 1], torch.device("cpu"))
-    >>> drawn = streams.each(torch.rand_like, torch.zeros(4))
+    >>> drawn = streams.each(lambda index: torch.rand(2))
     >>> _ = torch.manual_seed(1)
     >>> torch.equal(drawn[2:], torch.rand(2))
     True
@@ -94,16 +94,15 @@ class Streams:
         finally:
             default.graphsafe_set_state(kept)
 
-    def each(self, draw: Callable[[Tensor], Tensor], like: Tensor, early: bool = False) -> Tensor:
-        """What ``draw`` makes of each replica's part of ``like``, ``(R·b, …)``, end to end.
+    def each(self, draw: Callable[[int], Tensor], early: bool = False) -> Tensor:
+        """What ``draw`` gives for each replica's index, end to end.
 
-        ``early`` if ``like`` has been there since the last `mark`.
+        ``early`` if it needs nothing that is newer than the last `mark`.
         """
-        parts = like.chunk(len(self.generators))
 
         def own(index: int) -> Tensor:
             with self.own(index):
-                return draw(parts[index])
+                return draw(index)
 
         drawn = self.apart(own, early)
         if self._sides:
@@ -158,10 +157,12 @@ class Labels(MultiLabel):
     streams: Streams = field(kw_only=True)
 
     def coins(self, chances: Tensor) -> Sampler:
-        return lambda count: self.streams.each(lambda own: coins.Coins(own).flip(count), chances)
+        made = [coins.Coins(own) for own in self._parts(chances)]
+        return lambda count: self.streams.each(lambda index: made[index].flip(count))
 
     def gaussian(self, like: Tensor) -> Tensor:
-        return self.streams.each(super().gaussian, like)
+        parts, draw = self._parts(like), super().gaussian
+        return self.streams.each(lambda index: draw(parts[index]))
 
     def rounds(
         self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
@@ -170,13 +171,16 @@ class Labels(MultiLabel):
 
     def _uniform(self, drawn: Tensor) -> None:
         """Fills ``(R·b, …)``, each replica's part from its own random numbers."""
-        parts = drawn.chunk(len(self.streams.generators))
+        parts = self._parts(drawn)
 
         def own(index: int) -> None:
             with self.streams.own(index):
                 parts[index].uniform_()
 
         self.streams.apart(own)
+
+    def _parts(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values.chunk(len(self.streams.generators))
 
 
 class Linear(nn.Module):
@@ -242,7 +246,8 @@ class _Dropout(nn.Module):
         known = x.shape in self._ones
         if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        return x * self.streams.each(self._alone, self._ones[x.shape], early=known)
+        parts = self._ones[x.shape].chunk(len(self.streams.generators))
+        return x * self.streams.each(lambda index: self._alone(parts[index]), early=known)
 
 
 def stackable(network: nn.Module) -> str | None:
