@@ -58,10 +58,10 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.device.type != "cpu" or input.dim() < 2 or self.p in (0, 1):
             return super().forward(input)
-        number = np.float64 if input.dtype == torch.float64 else np.float32
         if self.p == 0.5:
             kept = _halves(input.shape)
         else:
+            number = np.float64 if input.dtype == torch.float64 else np.float32
             limit, rest = divmod(256 * (1 - self.p), 1)
             kept = _drawn(int(limit), rest or None, input.shape) * number(1 / (1 - self.p))
         return input * torch.from_numpy(kept).to(input.dtype)
@@ -74,9 +74,8 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np
 def _halves(shape: Sequence[int]) -> NDArray[np.float32]:
     """2 with a chance of one half, else 0, ``(batch, *rest)``: one bit decides."""
     batch, size = shape[0], math.prod(shape[1:])
-    words = torch.empty(batch, -(-size // 64), dtype=torch.int64).random_(-(2**63), None).numpy()
     few = -(-size // 8)
-    drawn = _BITS.take(words.view(np.uint8)[:, :few], axis=0).reshape(batch, 8 * few)
+    drawn = _BITS.take(_words(batch, -(-few // 8)).view(np.uint8)[:, :few], axis=0).reshape(batch, 8 * few)
     return drawn[:, :size].reshape(shape)
 
 
@@ -89,7 +88,7 @@ def _drawn(
     """
     batch, size = shape[0], math.prod(shape[1:])
     # Of each instance: a word for its later bits, and its bytes.
-    words = torch.empty(batch, 1 + -(-size // 8), dtype=torch.int64).random_(-(2**63), None).numpy()
+    words = _words(batch, 1 + -(-size // 8))
     random = words.view(np.uint8)[:, 8 : 8 + size].reshape(shape)
     # NumPy is faster at comparing with one number, torch with many.
     compared = random if isinstance(limits, int) else torch.from_numpy(random)
@@ -101,6 +100,12 @@ def _drawn(
         won = ties[_uniform(words[row, 0].view(np.uint64), place) < chance]
         drawn.reshape(-1)[won] = True
     return drawn
+
+
+def _words(batch: int, count: int) -> NDArray[np.int64]:
+    """Random words ``(batch, count)``."""
+    words: NDArray[np.int64] = torch.empty(batch, count, dtype=torch.int64).random_(-(2**63), None).numpy()
+    return words
 
 
 def _uniform(seeds: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:

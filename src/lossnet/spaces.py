@@ -201,9 +201,12 @@ class _Binary(Space):
         return self._masked(torch.sigmoid(logits), mask)
 
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
-        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
-        flip = self.coins(torch.sigmoid(logits.detach()).nan_to_num())
+        flip = self.coins(self._chances(logits))
         return lambda count: self._masked(flip(count), mask)
+
+    def _chances(self, logits: Tensor) -> Tensor:
+        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
+        return torch.sigmoid(logits.detach()).nan_to_num()
 
     def coins(self, chances: Tensor) -> Sampler:
         """Draws 1 with these chances ``(batch, *event)``, else 0, all independent."""
@@ -263,7 +266,7 @@ class MultiLabel(_Binary):
 
         ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``.
         """
-        chances = torch.sigmoid(logits.detach()).nan_to_num().unsqueeze(1)
+        chances = self._chances(logits).unsqueeze(1)
         drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
         fill(drawn.transpose(0, 1))
         drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)

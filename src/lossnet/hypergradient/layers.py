@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from lossnet.sparse import Sparse
+__all__ = ["Few", "Layer", "Place", "places", "thin_layers"]
 
-__all__ = ["Layer", "Place", "places", "thin_layers"]
+
+class Sums(Protocol):
+    """A product with a constant matrix."""
+
+    def of(self, matrix: Tensor) -> Tensor:
+        """The product."""
+
+
+class Few(Protocol):
+    """A constant ``X`` that is mostly zeros."""
+
+    @property
+    def rows(self) -> Sums:
+        """``X W``."""
+
+    @property
+    def columns(self) -> Sums:
+        """``Xᵀ D``."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ class Layer:
     outputs: int
     version: int
     upright: bool = False
-    few: Sparse | None = None
+    few: Few | None = None
 
     def weights(self, gradient: Tensor) -> Tensor:
         """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
@@ -81,7 +99,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
 
     Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  A function of your
     own that makes this product says so by an attribute of its context, ``constant_input``, and perhaps by
-    another, ``sparse_input``, which is the same as `lossnet.sparse.Sparse`.
+    another, ``sparse_input``, which is the same as `Few`.
     Weights used twice, cast by autocast or hidden in compiled code are not found, and nothing is
     lost but time.
 

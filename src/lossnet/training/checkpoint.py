@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lossnet.training.descent import laid_out_as
+
 __all__ = [
     "Checkpoint",
     "CheckpointError",
@@ -119,9 +121,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
         optimizer.load_state_dict(content)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
-                # A file has tensors in the usual order; a fused step reads both as they lie in memory.
-                state[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            if value.shape == parameter.shape:  # in the usual order, as a file has tensors
+                state[name] = laid_out_as(parameter, value)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from lossnet.sparse import squared_norm
 
-__all__ = ["begun", "descend", "excess", "has_kernel", "norm_of", "step"]
+__all__ = ["begun", "descend", "excess", "has_kernel", "laid_out_as", "norm_of", "step"]
 
 #: networks with more tensors, or more numbers, keep a GPU busy with torch's own step
 _TENSORS, _NUMBERS = 16, 1 << 22
@@ -133,7 +133,7 @@ def _used(
     states = [begun(optimizer, parameter) for parameter, _ in pairs]
     return (
         [parameter for parameter, _ in pairs],
-        [_laid_out_as(parameter, gradient) for parameter, gradient in pairs],
+        [laid_out_as(parameter, gradient) for parameter, gradient in pairs],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [state["step"] for state in states],
@@ -161,11 +161,11 @@ def _constant(value: float, device: torch.device) -> Tensor:
     return torch.tensor([value], device=device)
 
 
-def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with the parameter's order of numbers in memory, which is all that a fused step looks at.
+def laid_out_as(parameter: Tensor, values: Tensor) -> Tensor:
+    """A gradient or moment with its parameter's order of numbers in memory, all that a fused step looks at.
 
     A convolution of inputs in another order, such as ``torch.channels_last``, has gradients in that order.
     """
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+    if values.stride() == parameter.stride():
+        return values
+    return torch.empty_like(parameter, requires_grad=False).copy_(values)

@@ -94,8 +94,16 @@ class Streams:
         finally:
             default.graphsafe_set_state(kept)
 
+    def parts(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Each replica's part of ``(R·b, …)``."""
+        return values.chunk(len(self.generators))
+
     def each(self, draw: Callable[[int], Tensor], early: bool = False) -> Tensor:
-        """What ``draw`` gives for each replica's index, end to end.
+        """What ``draw`` gives for each replica's index, end to end; see `drawn`."""
+        return torch.cat(self.drawn(draw, early))
+
+    def drawn(self, draw: Callable[[int], Tensor], early: bool = False) -> list[Tensor]:
+        """What ``draw`` gives for each replica's index, with its random numbers.
 
         ``early`` if it needs nothing that is newer than the last `mark`.
         """
@@ -108,7 +116,7 @@ class Streams:
         if self._sides:
             # Until the next mark, later draws would be given their memory while they are still read.
             self._since += drawn
-        return torch.cat(drawn)
+        return drawn
 
     def apart(self, work: Callable[[int], T], early: bool = False) -> list[T]:
         """What ``work`` gives for each replica's index; side by side on a GPU, which each fills little."""
@@ -157,11 +165,11 @@ class Labels(MultiLabel):
     streams: Streams = field(kw_only=True)
 
     def coins(self, chances: Tensor) -> Sampler:
-        made = [coins.Coins(own) for own in self._parts(chances)]
+        made = [coins.Coins(own) for own in self.streams.parts(chances)]
         return lambda count: self.streams.each(lambda index: made[index].flip(count))
 
     def gaussian(self, like: Tensor) -> Tensor:
-        parts, draw = self._parts(like), super().gaussian
+        parts, draw = self.streams.parts(like), super().gaussian
         return self.streams.each(lambda index: draw(parts[index]))
 
     def rounds(
@@ -171,16 +179,8 @@ class Labels(MultiLabel):
 
     def _uniform(self, drawn: Tensor) -> None:
         """Fills ``(R·b, …)``, each replica's part from its own random numbers."""
-        parts = self._parts(drawn)
-
-        def own(index: int) -> None:
-            with self.streams.own(index):
-                parts[index].uniform_()
-
-        self.streams.apart(own)
-
-    def _parts(self, values: Tensor) -> tuple[Tensor, ...]:
-        return values.chunk(len(self.streams.generators))
+        parts = self.streams.parts(drawn)
+        self.streams.drawn(lambda index: parts[index].uniform_())
 
 
 class Linear(nn.Module):
@@ -246,7 +246,7 @@ class _Dropout(nn.Module):
         known = x.shape in self._ones
         if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        parts = self._ones[x.shape].chunk(len(self.streams.generators))
+        parts = self.streams.parts(self._ones[x.shape])
         return x * self.streams.each(lambda index: self._alone(parts[index]), early=known)
 
 
@@ -296,6 +296,7 @@ class Stack:
             stacked[parameters[0]] = nn.Parameter(together)
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
+        self._has_kernel = has_kernel([parameter[0] for parameter in self.parameters])
         self._clips = self._numbers(clips)
         self._state = self._stacked_state()
         self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
@@ -307,7 +308,7 @@ class Stack:
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
         """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
-        if has_kernel([gradient[0] for gradient in gradients]):
+        if self._has_kernel:
             return self._in_two_kernels(gradients)
         replicas = list(zip(*(gradient.unbind() for gradient in gradients), strict=True))
         lengths = torch._foreach_norm([part for own in replicas for part in own])

@@ -185,7 +185,6 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
-        _keep_memory()
         with torch.random.fork_rng(devices), self._together(), self._interruptible(), show:
             torch.manual_seed(self.seed)
             saved = self._read_checkpoint() if resume else None
@@ -214,7 +213,6 @@ class Trainer:
             self._prepare(stage, None)
         position = self._position
         devices = [self.device] if self.device.type == "cuda" else []
-        _keep_memory()
         with torch.random.fork_rng(devices), self._together(), self._interruptible(), silent() as show:
             torch.manual_seed(self._epoch_seed())
             self._run_epoch(stage, data, show)
@@ -228,6 +226,7 @@ class Trainer:
 
     def _prepare(self, stage: Stage, saved: Checkpoint | None) -> None:
         """Fresh optimizers and schedules for a stage, or those of the checkpoint."""
+        _keep_memory()
         self._optimizers, self._schedules, self._best = {}, {}, {}
         for name in stage.networks:
             parameters = list(self.method.get_submodule(name).parameters())
