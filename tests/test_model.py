@@ -389,6 +389,8 @@ def as_format_1(folder):
         "image_energy",
         "warp",
         "colour",
+        "image_enlarge",
+        "patches",
     )
     settings = {name: value for name, value in content["settings"].items() if name not in newer}
     path.write_text(json.dumps({**content, "format": 1, "settings": settings}, indent=1), encoding="utf-8")

@@ -31,7 +31,8 @@ __all__ = [
 #: what a recipe may say beside settings
 NAMES = ("method", "loss")
 _POSITIVE = {
-    *("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden", "image_width"),
+    *("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"),
+    *("image_width", "image_enlarge"),
     *("batch_size", "epochs", "patience", "samples", "inference_candidates", "clip", "noise_scale"),
     *("energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"),
 }
@@ -39,9 +40,15 @@ _NOT_NEGATIVE = {
     *("weight_decay", "perturb_std", "inference_steps", "plateau_patience", "implicit_cap", "implicit_every"),
     *("crop", "warp", "colour", "perceptron_weight", "word_model_weight"),
 }
-_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor"}
+_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor", "patches"}
 #: Settings that cost time and memory of themselves: a stranger's model folder must not ask for any number.
-_AT_MOST = {"task_layers": 100, "energy_layers": 100, "inference_steps": 10_000, "inference_candidates": 1000}
+_AT_MOST = {
+    "task_layers": 100,
+    "energy_layers": 100,
+    "image_enlarge": 8,
+    "inference_steps": 10_000,
+    "inference_candidates": 1000,
+}
 
 
 class RecipeError(ValueError):
@@ -91,10 +98,12 @@ class Settings:
         image_net: network for images: the papers' fully convolutional one, or a small U-Net.
         image_energy: the network of the energy: the same kind, or another one than the task net.
         image_width: channels of the U-Net at full resolution; half of the papers' network's.
+        image_enlarge: how many times larger than images are the U-Net sees them.
         crop: side of the square crops that training and prediction see of images; 0 for whole images.
         flips: whether images are also seen mirrored, in training and prediction.
         warp: how far training turns (radians) and stretches (natural log) images at random.
         colour: how far training changes brightness, contrast and tint of images at random.
+        patches: the chance that a training image shows a rectangle of another one.
         noise: how samples and perturbations of masks hang together: each pixel alone, in blocks, or smoothly.
         noise_scale: side of the blocks, or range of the smooth noise, in pixels.
         inference_steps: steps of gradient-based inference.
@@ -145,10 +154,12 @@ class Settings:
     image_net: Literal["fcn", "unet"] = "fcn"
     image_energy: Literal["same", "fcn", "unet"] = "same"
     image_width: int = 32
+    image_enlarge: int = 1
     crop: int = 0
     flips: bool = False
     warp: float = 0.0
     colour: float = 0.0
+    patches: float = 0.0
     noise: Literal["pixels", "blocks", "smooth"] = "pixels"
     noise_scale: float = 2.0
     inference_steps: int = 20

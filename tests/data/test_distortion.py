@@ -100,6 +100,8 @@ def test_colour_leaves_the_mask_and_a_black_image_alone():
 def test_negative_strength_is_refused():
     with pytest.raises(ValueError, match="must not be negative"):
         Distortion(warp=-0.1)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        Distortion(patches=1.5)
 
 
 def test_training_sees_distorted_crops_and_prediction_does_not():
@@ -110,3 +112,38 @@ def test_training_sees_distorted_crops_and_prediction_does_not():
     assert not torch.equal(distorted.training(data).batch(indices).x, data.batch(indices).x)
     x = data.batch(indices).x
     torch.testing.assert_close(distorted.averaged(lambda x, mask: x[:, 0])(x, None), x[:, 0])
+
+
+def numbered(count: int, height: int, width: int) -> Batch:
+    """Images whose pixels say which image they are of and where, and masks that agree with them."""
+    pixels = torch.arange(count * height * width, dtype=torch.float64).view(count, height, width)
+    return Batch(pixels.unsqueeze(1), pixels % 2)
+
+
+def test_a_patch_is_one_rectangle_of_the_other_image_with_its_mask():
+    torch.manual_seed(0)
+    batch, others = numbered(400, 20, 30), numbered(400, 20, 30)
+    others = Batch(-others.x - 1, others.y)
+    seen = Distortion(patches=0.5).paste(batch, others)
+    foreign = seen.x[:, 0] < 0
+    torch.testing.assert_close(seen.x[:, 0], torch.where(foreign, others.x[:, 0], batch.x[:, 0]))
+    torch.testing.assert_close(seen.y, torch.where(foreign, others.y, batch.y))
+    pasted = foreign.flatten(1).any(1)
+    assert 0.4 < pasted.double().mean() < 0.6
+    sides = {"rows": foreign.any(2).sum(1)[pasted], "columns": foreign.any(1).sum(1)[pasted]}
+    torch.testing.assert_close(foreign.flatten(1).sum(1)[pasted], sides["rows"] * sides["columns"])
+    for side, length in zip(sides.values(), (20, 30), strict=True):
+        assert (side.min(), side.max()) == (0.2 * length, 0.6 * length)
+    # A rectangle's rows follow each other.
+    assert ((foreign.any(2).int().diff(dim=1) > 0).sum(1) <= 1).all()
+    # All places are reached.
+    assert foreign.any(0).all()
+
+
+def test_a_patch_comes_from_any_training_image():
+    torch.manual_seed(0)
+    data = MaskData(torch.arange(8.0).view(8, 1, 1, 1).expand(8, 1, 6, 6) / 8, torch.ones(8, 6, 6))
+    seen = (
+        Crops(6, distortion=Distortion(patches=1.0)).training(data).batch(torch.zeros(200, dtype=torch.long))
+    )
+    assert len(seen.x.unique()) == 8

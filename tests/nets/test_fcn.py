@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lossnet.nets import FCN, Normalise, UNet
 from lossnet.nets.fcn import conv
@@ -171,3 +172,14 @@ def test_convolution_starts_kaiming_uniform_with_zero_bias():
     bound = math.sqrt(6 / (16 * 25))
     assert layer.bias.eq(0).all()
     assert 0.99 * bound < layer.weight.abs().max() <= bound
+
+
+def test_an_enlarged_image_is_seen_as_if_it_had_been_enlarged_before():
+    torch.manual_seed(0)
+    net = UNet(width=4, depth=1, enlarge=3).eval()
+    plain = UNet(width=4, depth=1).eval()
+    plain.load_state_dict(net.state_dict())
+    x = torch.rand(2, 3, 5, 7)
+    large = F.interpolate(net.normalise(x), scale_factor=3, mode="bilinear", align_corners=False)
+    plain.normalise = torch.nn.Identity()
+    torch.testing.assert_close(net(x), F.avg_pool2d(plain(large), 3))

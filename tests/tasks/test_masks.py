@@ -108,6 +108,7 @@ def test_settings_choose_space_networks_and_views():
     assert task.crops(Settings(crop=8, flips=True)).distortion is None
     assert task.crops(Settings(crop=8, warp=0.1)).distortion == Distortion(warp=0.1)
     assert task.crops(Settings(colour=0.2)).distortion == Distortion(colour=0.2)
+    assert task.crops(Settings(patches=0.5)).distortion == Distortion(patches=0.5)
     assert isinstance(task.energy(Settings(crop=8)), ImageEnergy)
     assert isinstance(task.energy(Settings(image_energy="unet")), FeatureEnergy)
     assert task.energy(Settings(crop=8)).size == (8, 8)
@@ -115,6 +116,7 @@ def test_settings_choose_space_networks_and_views():
     assert isinstance(task.energy(unet), FeatureEnergy)
     assert task.energy(unet).local is not None
     assert task.energy(unet, bounded=True).local is None
+    assert task.task_net(Settings(image_net="unet", image_width=4, image_enlarge=2)).enlarge == 2
     net = task.task_net(unet)
     assert net.normalise.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert net.normalise.std.flatten().tolist() == [1.0, 2.0, 3.0]

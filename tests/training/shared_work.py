@@ -77,10 +77,14 @@ CASES = {
     "stacked tags": Case("infnet-plus", "margin", {}, 1, "tags"),
     "implicit tags": Case("implicit", "nce", {}, 1, "precise tags"),
     "blocks": Case(
-        "seal", "nce", {"noise": "blocks", "flips": True, "warp": 0.1, "colour": 0.1}, 1, "precise masks"
+        "seal",
+        "nce",
+        {"noise": "blocks", "flips": True, "warp": 0.1, "colour": 0.1, "patches": 0.5},
+        1,
+        "precise masks",
     ),
     "smooth": Case("seal", "regression-s", {"noise": "smooth"}, 1, "precise masks"),
-    "dice": Case("cross-entropy", "dice", {"image_net": "unet"}, 1, "precise masks"),
+    "dice": Case("cross-entropy", "dice", {"image_net": "unet", "image_enlarge": 2}, 1, "precise masks"),
 }
 RESUMED = ("regression-s", "infnet-plus")  # of one stage: others would go on with the second
 

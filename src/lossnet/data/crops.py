@@ -145,9 +145,12 @@ class _RandomCrops:
 
     def batch(self, indices: Tensor) -> Batch:
         """Random crops of these instances: ``x`` ``(b, c, *shape)`` and ``y`` ``(b, *shape)``."""
-        whole = self.dataset.batch(indices)
-        if self.crops.distortion is not None:
-            whole = self.crops.distortion(whole)
+        whole, distortion = self.dataset.batch(indices), self.crops.distortion
+        if distortion is not None:
+            whole = distortion(whole)
+            if distortion.patches:
+                others = torch.randint(len(self.dataset), indices.shape, device=indices.device)
+                whole = distortion.paste(whole, distortion(self.dataset.batch(others)))
         height, width = whole.x.shape[-2:]
         self.crops._check(height, width)
         pixels = self._pixels(len(whole.x), height, width, whole.x.device)

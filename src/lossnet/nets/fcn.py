@@ -58,19 +58,23 @@ class UNet(nn.Module):
 
     Level ``l`` of ``0 … depth`` has ``width · 2ˡ`` channels at a ``2ˡ``-th of the resolution; each is two
     3×3 convolutions with channel dropout between them.  Images ``(batch, channels, height, width)`` in
-    [0, 1], of any size, give logits ``(batch, height, width)``.
+    [0, 1], of any size, give logits ``(batch, height, width)``.  Small images may be made ``enlarge`` times
+    as large first; what is seen of each pixel is then averaged.
 
-    >>> net = UNet(width=8, depth=2)
+    >>> net = UNet(width=8, depth=2, enlarge=2)
     >>> net(torch.rand(2, 3, 13, 10)).shape
     torch.Size([2, 13, 10])
     >>> net.features(torch.rand(2, 3, 13, 10)).shape
     torch.Size([2, 8, 13, 10])
     """
 
-    def __init__(self, channels: int = 3, width: int = 32, depth: int = 3, dropout: float = 0.1) -> None:
+    def __init__(
+        self, channels: int = 3, width: int = 32, depth: int = 3, dropout: float = 0.1, enlarge: int = 1
+    ) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(depth + 1)]
         self.width = width
+        self.enlarge = enlarge
         self.normalise = Normalise(channels)
         self.down = nn.ModuleList([_block(channels, width, dropout)])
         self.up = nn.ModuleList()
@@ -82,6 +86,8 @@ class UNet(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the logits are read from, ``(batch, self.width, height, width)``."""
         x = self.normalise(x)
+        if self.enlarge > 1:
+            x = F.interpolate(x, scale_factor=self.enlarge, mode="bilinear", align_corners=False)
         seen = []
         for down in self.down:
             x = down(x)
@@ -89,7 +95,7 @@ class UNet(nn.Module):
         for up, skip in zip(self.up, reversed(seen[:-1]), strict=True):
             x = F.interpolate(x, size=skip.shape[-2:], mode="bilinear", align_corners=False)
             x = up(torch.cat([x, skip], 1))
-        return x
+        return F.avg_pool2d(x, self.enlarge) if self.enlarge > 1 else x
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``(batch, height, width)``."""

@@ -70,7 +70,7 @@ class MaskTask(Task):
 
     def task_net(self, settings: Settings) -> nn.Module:
         if settings.image_net == "unet":
-            net: nn.Module = UNet(self.channels, settings.image_width, dropout=settings.task_dropout)
+            net: nn.Module = self._unet(settings, settings.task_dropout)
         else:
             net = FCN(self.channels, _filters(settings))
         return self._normalised(net)
@@ -78,14 +78,15 @@ class MaskTask(Task):
     def energy(self, settings: Settings, bounded: bool = False) -> Energy:
         kind = settings.image_net if settings.image_energy == "same" else settings.image_energy
         if kind == "unet":
-            net = UNet(self.channels, settings.image_width, dropout=settings.energy_dropout)
+            net = self._unet(settings, settings.energy_dropout)
             return self._normalised(FeatureEnergy(net, hidden=settings.image_width, local=not bounded))
         size = (settings.crop, settings.crop) if settings.crop else self.size
         energy = ImageEnergy(self.channels, size, _filters(settings), dropout=settings.energy_dropout)
         return self._normalised(energy)
 
     def crops(self, settings: Settings) -> Crops | None:
-        distortion = Distortion(settings.warp, settings.colour) if settings.warp or settings.colour else None
+        changes = Distortion(settings.warp, settings.colour, settings.patches)
+        distortion = None if changes == Distortion() else changes
         if settings.crop:
             return Crops(settings.crop, flips=settings.flips, distortion=distortion)
         if settings.flips or distortion:
@@ -132,6 +133,10 @@ class MaskTask(Task):
             stored_number(content["channels"], "channels", 1, _LARGEST),
             (stored_number(height, "height", 1, _LARGEST), stored_number(width, "width", 1, _LARGEST)),
         )
+
+    def _unet(self, settings: Settings, dropout: float) -> UNet:
+        width, enlarge = settings.image_width, settings.image_enlarge
+        return UNet(self.channels, width, dropout=dropout, enlarge=enlarge)
 
     def _normalised(self, net: Net) -> Net:
         if self.mean is not None and self.std is not None:
