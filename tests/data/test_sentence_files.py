@@ -116,6 +116,15 @@ def test_tweets(tmp_path):
     assert [report.name for report in loaded.coverage] == [TWEETS, GLOVE]
 
 
+def test_names_may_be_read_with_the_clusters_of_tweets(tmp_path):
+    conll(tmp_path / "conll2003")
+    tweets(tmp_path / "twitter_pos")
+    loaded = load("conll2003", tmp_path, features="case,brown4", embeddings=[])
+    assert list(loaded.train.lexicon.features) == ["case", "brown4"]
+    assert loaded.train.lexicon.clusters["bet"] == "011"
+    assert not load("conll2003", tmp_path, features="ner+", embeddings=[]).train.lexicon.clusters
+
+
 def test_vectors_are_not_required(tmp_path):
     conll(tmp_path / "conll2003")
     with pytest.warns(UserWarning, match="word vectors for 'conll2003' are in none of .*--embeddings"):
@@ -173,8 +182,10 @@ def test_descriptions(tmp_path):
 def test_what_does_not_go_together(tmp_path):
     conll(tmp_path / "conll2003")
     with pytest.raises(
-        DataError, match="no feature 'brown4' in 'conll2003'; choose ner or ner\\+ or ner\\+\\+"
+        DataError, match="no feature 'colour' in 'conll2003'; choose ner or ner\\+ or ner\\+\\+"
     ):
+        load("conll2003", tmp_path, features="colour", embeddings=[])
+    with pytest.raises(DataError, match=r"Brown clusters, which .* come with 'twitter-pos' and are none of"):
         load("conll2003", tmp_path, features="brown4", embeddings=[])
     with pytest.raises(DataError, match="'digits-pairs' has no sentences"):
         load("digits-pairs", features="case")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lossnet.bench.grid import publish, run_grid
-from lossnet.bench.pos import ROWS, Row, cells_of
+from lossnet.bench.pos import NO_CE, ROWS, Row, cells_of
 
 __all__ = ["CELLS", "run"]
 
@@ -17,6 +17,13 @@ INPUTS: dict[str, dict[str, Any]] = {
     "NER+": {"features": "ner+", "tune_embeddings": True, "task_dropout": 0.5},
     "NER++": {"features": "ner++", "tune_embeddings": True, "task_dropout": 0.5},
 }
+#: Without cross-entropy, fewer epochs than for tweets: there are fourteen times as many sentences.
+NAMES = {
+    title: Row(row.method, row.loss, {**row.changes, "epochs": 20, "patience": 10})
+    if row.changes.items() >= NO_CE.items()
+    else row
+    for title, row in ROWS.items()
+}
 GE_C = "compound, stacked, GE(c)"
 GLOBAL = {
     "compound, stacked, GE(a)": Row("infnet-plus", changes={"tag_models": "forward"}),
@@ -25,12 +32,16 @@ GLOBAL = {
 }
 SOME = ("BiLSTM", "BiLSTM-CRF", "margin", "compound, stacked", "implicit NCE")
 #: with networks of twice the paper's width, settings from validation data
+WIDER = {"task_hidden": 256}
 WIDE = {
     **{title: ROWS[title] for title in ("BiLSTM", "compound, stacked", "SEAL-NCE", "implicit NCE")},
     GE_C: Row(
         "infnet-plus", changes={**GLOBAL[GE_C].changes, "word_model_weight": 0.1, "energy_weight": 0.3}
     ),
 }
+#: with shapes and Brown clusters of tweets besides, as the tagger of tweets has them
+MORE = "shape,brown4,brown8,brown12,brown16"
+CLUSTERED = ("BiLSTM", "compound, stacked", "SEAL-NCE")
 #: published test F1: InfNet+ Tables 1, 2 and 4; UAI Table 3
 PUBLISHED = {
     "NER": {
@@ -77,22 +88,26 @@ PUBLISHED = {
         "compound, stacked, GE(c)": "91.0",
     },
 }
+#: what the networks see and how wide they are, and which rows were run so
+BLOCKS: dict[str, tuple[dict[str, Any], dict[str, Row]]] = {
+    "NER": (INPUTS["NER"], {**NAMES, **GLOBAL}),
+    "NER+": (INPUTS["NER+"], {**NAMES, **GLOBAL}),
+    "NER++": (INPUTS["NER++"], {**{title: NAMES[title] for title in SOME}, **GLOBAL}),
+    "NER+, 256 units": ({**INPUTS["NER+"], **WIDER}, WIDE),
+    "NER++, 256 units": ({**INPUTS["NER++"], **WIDER}, WIDE),
+    "NER+, clusters, 256 units": (
+        {**INPUTS["NER+"], **WIDER, "features": f"case,pos,chunk,{MORE}"},
+        {title: WIDE[title] for title in CLUSTERED},
+    ),
+    "NER++, clusters, 256 units": (
+        {**INPUTS["NER++"], **WIDER, "features": f"case,pos,chunk,characters,{MORE}"},
+        {title: WIDE[title] for title in (*CLUSTERED, GE_C)},
+    ),
+}
 CELLS = tuple(
     cell
-    for name, changes in INPUTS.items()
-    for cell in cells_of(
-        DATA,
-        {**(ROWS if name != "NER++" else {title: ROWS[title] for title in SOME}), **GLOBAL},
-        PUBLISHED[name],
-        changes,
-        name,
-    )
-) + tuple(
-    cell
-    for name in ("NER+", "NER++")
-    for cell in cells_of(
-        DATA, WIDE, PUBLISHED[name], {**INPUTS[name], "task_hidden": 256}, f"{name}, 256 units"
-    )
+    for name, (changes, rows) in BLOCKS.items()
+    for cell in cells_of(DATA, rows, PUBLISHED.get(name.removesuffix(", 256 units"), {}), changes, name)
 )
 
 

@@ -56,7 +56,7 @@ _CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
 _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
 _GLOVE = "glove6B_100d_taskvocab_fp16.npz"
-_TWEET_CLUSTERS = "brown_clusters_6mpaths.txt"
+_TWEETS, _TWEET_CLUSTERS = "twitter-pos", "brown_clusters_6mpaths.txt"
 _BROWN = ("brown4", "brown8", "brown12", "brown16")
 
 AnyPath = str | PathLike[str]
@@ -74,8 +74,9 @@ class Entry:
     no files.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
-    (of `Lexicon`) it may be read with, the first by default; which of its files has Brown ``clusters``; and
-    which ``embeddings`` suit it, files in a folder of that name beside the set's.
+    (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need
+    them, a set's name and its file; and which ``embeddings`` suit it, files in a folder of that name beside
+    the set's.
     """
 
     name: str
@@ -93,7 +94,7 @@ class Entry:
     make: Callable[[], tuple[MultiLabelData | MaskData, Split]] | None = None
     columns: tuple[str, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    clusters: str = ""
+    clusters: tuple[str, str] | None = None
     embeddings: tuple[str, ...] = ()
 
 
@@ -317,7 +318,7 @@ _ENTRIES = {
             make=embedded.digits_scenes,
         ),
         Entry(
-            "twitter-pos",
+            _TWEETS,
             "parts of speech of words in tweets; tags",
             files=("oct27.train", "oct27.dev", "oct27.test"),
             beside=(_TWEET_CLUSTERS,),
@@ -336,7 +337,7 @@ _ENTRIES = {
                 "pos+": ("shape", *_BROWN),
                 "pos++": ("shape", *_BROWN, "characters"),
             },
-            clusters=_TWEET_CLUSTERS,
+            clusters=(_TWEETS, _TWEET_CLUSTERS),
             embeddings=("glove_twitter_27B_100d_top2720.txt", _GLOVE),
         ),
         Entry(
@@ -357,6 +358,7 @@ _ENTRIES = {
                 "ner+": ("case", "pos", "chunk"),
                 "ner++": ("case", "pos", "chunk", "characters"),
             },
+            clusters=(_TWEETS, _TWEET_CLUSTERS),
             embeddings=(_GLOVE,),
         ),
     )
@@ -609,11 +611,12 @@ def _load_sentences(
     if lexicon is None:
         paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
         tables = [read_embeddings(path) for path in paths]
+        chosen = _features(found, parts[0], features)
         parts = encode_parts(
             parts,
-            features=_features(found, parts[0], features),
+            features=chosen,
             words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
-            clusters=_read_clusters(found, data_dir),
+            clusters=_read_clusters(found, data_dir) if set(chosen) & set(_BROWN) else {},
         )
         assert parts[0].lexicon is not None
         lexicon = parts[0].lexicon
@@ -656,8 +659,14 @@ def _features(found: Entry, data: Sentences, wanted: str | None) -> tuple[str, .
 
 
 def _read_clusters(found: Entry, data_dir: AnyPath | None) -> dict[str, str]:
-    folder = find(found.name, data_dir) if found.clusters else None
-    return {} if folder is None else read_clusters(folder / found.clusters)
+    assert found.clusters is not None
+    name, file = found.clusters
+    places = [folder / file for folder in _folders(entry(name), data_dir)]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        what = f"Brown clusters, which {' and '.join(_BROWN)} are made of, come with {name!r}"
+        raise DataError(f"{what} and are none of {', '.join(map(str, places))}; or choose other features")
+    return read_clusters(path)
 
 
 def _find_embeddings(found: Entry, data_dir: AnyPath | None) -> list[Path]:
