@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
 from lossnet.learned_loss import LearnedLoss
 from lossnet.model import Model, load
+from lossnet.prediction import Ensemble
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.spaces import Mask, MultiLabel, Tags
@@ -20,6 +21,7 @@ except metadata.PackageNotFoundError:  # sources on the path, not installed
     __version__ = "0"
 
 __all__ = [
+    "Ensemble",
     "LearnedLoss",
     "Mask",
     "Model",

@@ -27,7 +27,8 @@ import lossnet
 from lossnet import bench, data, report, stream
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
-from lossnet.model import Model, load
+from lossnet.model import load
+from lossnet.prediction import Ensemble, Predictor
 from lossnet.run import Run, find_device, train, write_json
 from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
@@ -286,7 +287,7 @@ def _show_trials(found: Found, shown: int = 5) -> None:
 
 
 def _evaluate(options: Namespace) -> None:
-    model, device = load(options.model), find_device(options.device)
+    model, device = _loaded(options), find_device(options.device)
     if options.split is None and _streams(model, options.data):
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
@@ -294,12 +295,20 @@ def _evaluate(options: Namespace) -> None:
             name: model.task.measure(*model.probabilities(part, device), model.threshold)
             for name, part in _parts(model, options).items()
         }
-    _show_metrics(f"{options.model} on {options.data}", metrics)
+    several = f" and {len(options['with'])} more" if options["with"] else ""
+    _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
-        write_json(options.output, {"model": str(options.model), "metrics": metrics})
+        others = {"with": [str(path) for path in options["with"]]} if options["with"] else {}
+        write_json(options.output, {"model": str(options.model), **others, "metrics": metrics})
 
 
-def _streams(model: Model, path: str) -> bool:
+def _loaded(options: Namespace) -> Predictor:
+    """The model asked for, or the mean of several."""
+    model = load(options.model)
+    return Ensemble([model, *map(load, options["with"])]) if options["with"] else model
+
+
+def _streams(model: Predictor, path: str) -> bool:
     """Whether a file counts whole and is read in parts."""
     columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
     return _is_file(path) and (columns or isinstance(model.task, LabelTask))
@@ -310,7 +319,7 @@ def _is_file(path: str) -> bool:
     return Path(path).is_file() or Path(path).is_fifo()
 
 
-def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
+def _parts(model: Predictor, options: Namespace) -> dict[str, Dataset]:
     """What to evaluate on: valid and test of a data set."""
     task = model.task
     if isinstance(task, LabelTask) and _is_file(options.data):
@@ -333,7 +342,7 @@ def _parts(model: Model, options: Namespace) -> dict[str, Dataset]:
 
 
 def _predict(options: Namespace) -> None:
-    model = load(options.model)
+    model = _loaded(options)
     if isinstance(model.task, TagTask):
         _predict_tags(model, options)
         return
@@ -357,7 +366,7 @@ def _predict(options: Namespace) -> None:
                 row += 1
 
 
-def _predict_tags(model: Model, options: Namespace) -> None:
+def _predict_tags(model: Predictor, options: Namespace) -> None:
     """Lines of token, tab and tag, with an empty one between sentences."""
     assert isinstance(model.task, TagTask)
     if (options.text is None) == (options.input is None):
@@ -395,7 +404,7 @@ def _written(path: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _predict_masks(model: Model, options: Namespace) -> None:
+def _predict_masks(model: Predictor, options: Namespace) -> None:
     assert isinstance(model.task, MaskTask)
     if options.output is None:
         raise ValueError("masks are written as images: give a folder with -o")
@@ -573,10 +582,12 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
 
     evaluation = _parser(
         "Evaluate a model on a data set or a file with labels.",
-        "example:\n  lossnet evaluate runs/b0 bibtex --data-dir data",
+        "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
+        "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
     )
     evaluation.add_argument("model", type=Path, help="a run's folder or its model folder")
     evaluation.add_argument("data", type=str, help="a registered name, or a file, which counts whole")
+    _add_others(evaluation)
     evaluation.add_argument("--data-dir", type=Path | None, help="where data sets are")
     evaluation.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
     evaluation.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
@@ -590,6 +601,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     )
     prediction.add_argument("model", type=Path, help="a run's folder or its model folder")
     prediction.add_argument("input", type=str | None, nargs="?", help="a file with the model's inputs")
+    _add_others(prediction)
     prediction.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
     prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
     prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
@@ -667,6 +679,17 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_others(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--with",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="models whose probabilities are averaged with this one's, as of other seeds",
+    )
 
 
 def _add_data_options(parser: ArgumentParser) -> None:

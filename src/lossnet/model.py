@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,19 +31,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from lossnet.build import build
-from lossnet.data import Sentences
-from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.methods import Method
+from lossnet.prediction import Predictor
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, TagTask, Task, restore
+from lossnet.tasks import LabelTask, Task, restore
 from lossnet.training import Dataset, predict
 
 __all__ = ["Model", "ModelError", "load", "load_energy"]
@@ -58,7 +56,7 @@ class ModelError(ValueError):
 
 
 @dataclass
-class Model:
+class Model(Predictor):
     """What prediction needs, and nothing else.
 
     Args:
@@ -74,46 +72,6 @@ class Model:
     settings: Settings
     task: Task
     threshold: float
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the outputs, where they are labels."""
-        return self._labels().label_names
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the input columns, where outputs are labels."""
-        return self._labels().feature_names
-
-    def _labels(self) -> LabelTask:
-        if not isinstance(self.task, LabelTask):
-            raise TypeError(f"this model predicts {self.task.kind}, not sets of labels")
-        return self.task
-
-    def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[Any]:
-        """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, or ``(instances, height,
-        width)`` for images, channels last, or ``(instances, length, tags)`` for sentences, zeros on padding.
-
-        Rows are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or data frames
-        and lists of mappings, with columns by name.  Sentences are texts or lists of tokens.
-        """
-        probabilities, _ = self.probabilities(self.task.inputs(x), device)
-        array: NDArray[Any] = probabilities.cpu().numpy()
-        return array
-
-    def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
-        """Labels or pixels of raw inputs by the tuned threshold, or tags; unless another decoder is given."""
-        decoder = decoder or self.task.decoder(self.threshold)
-        probabilities = torch.from_numpy(self.predict_proba(x))
-        return decoder(probabilities).numpy().astype(np.uint8)
-
-    def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
-        """Tokens and their tags, of texts or of sentences given as tokens."""
-        if not isinstance(self.task, TagTask):
-            raise TypeError(f"this model predicts {self.task.kind}, not tags")
-        data = self.task.inputs(sentences)
-        relaxed, _ = self.probabilities(data)
-        return self.task.named(relaxed, data)
 
     def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lossnet.data import MultiLabelData, Sentences, stream_inputs
-from lossnet.model import Model
+from lossnet.prediction import Predictor
 from lossnet.tasks import LabelTask, TagTask
 
 __all__ = ["evaluate", "predict_labels", "predict_tags"]
@@ -22,7 +22,7 @@ Path = str | PathLike[str]
 
 
 def predict_labels(
-    model: Model, path: Path, device: torch.device | str = "cpu"
+    model: Predictor, path: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Probabilities and truth of a file's rows, ``(rows, labels)`` each; truth is zeros where it has none."""
     task = model.task
@@ -33,7 +33,7 @@ def predict_labels(
         yield model.probabilities(ready, device)
 
 
-def predict_tags(model: Model, path: Path) -> Iterator[list[tuple[str, str]]]:
+def predict_tags(model: Predictor, path: Path) -> Iterator[list[tuple[str, str]]]:
     """The tokens of each sentence of a file with their tags."""
     task = model.task
     if not isinstance(task, TagTask):
@@ -42,7 +42,7 @@ def predict_tags(model: Model, path: Path) -> Iterator[list[tuple[str, str]]]:
         yield from model.tag(part)
 
 
-def evaluate(model: Model, path: Path, device: torch.device | str = "cpu") -> dict[str, float]:
+def evaluate(model: Predictor, path: Path, device: torch.device | str = "cpu") -> dict[str, float]:
     """Metrics over all rows of a file with labels, or all sentences of a column file with tags.
 
     They are what `Task.measure` gives for the file as a whole, up to the rounding of float32 sums.

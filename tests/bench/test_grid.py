@@ -68,6 +68,10 @@ def test_masks_are_drawn_beside_what_the_energy_would_change(tmp_path):
     folders = {cell.title: run_folder(tmp_path, cell, 0) for cell in cells}
     segmentation.draw(tmp_path / "sheet.png", "digits-scenes", folders, None, count=3)
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+    segmentation.averaged(cells[0], tmp_path, 1, None, "cpu")
+    alone = next(r for r in results if r["title"] == cells[0].title)
+    together = json.loads((tmp_path / "averaged.json").read_text())
+    assert together["metrics"]["test"]["iou"] == pytest.approx(alone["metrics"]["test"]["iou"], abs=1e-6)
 
 
 def test_overhead_compares_in_one_run(tmp_path):

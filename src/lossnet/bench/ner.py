@@ -17,7 +17,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "NER+": {"features": "ner+", "tune_embeddings": True, "task_dropout": 0.5},
     "NER++": {"features": "ner++", "tune_embeddings": True, "task_dropout": 0.5},
 }
-#: Without cross-entropy, fewer epochs than for tweets: there are fourteen times as many sentences.
+#: rows without cross-entropy have fewer epochs than on tweets, as there are fourteen times as many sentences
 NAMES = {
     title: Row(row.method, row.loss, {**row.changes, "epochs": 20, "patience": 10})
     if row.changes.items() >= NO_CE.items()

@@ -15,11 +15,14 @@ from lossnet.bench.grid import Cell, publish, run_folder, run_grid
 from lossnet.data import MaskData, load
 from lossnet.model import load as load_model
 from lossnet.model import load_energy
+from lossnet.prediction import Ensemble
+from lossnet.run import find_device, write_json
 
 __all__ = ["HORSES", "SCENES", "draw", "run"]
 
 COLUMNS = (("iou", "mean IoU"), ("pixel_accuracy", "pixel accuracy"))
 
+BEST = Cell("U-Net, enlarged, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-enlarged")
 HORSES = (
     Cell("FCN, CE", "horses", "cross-entropy", published="77.80 (SEAL)"),
     Cell("FCN, CE + soft-IoU", "horses", "cross-entropy", "soft-f1"),
@@ -41,6 +44,7 @@ HORSES = (
     Cell("FCN, implicit NCE, smooth", "horses", "implicit", published="89.4 (UAI, another network)"),
     Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet"),
     Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-wide"),
+    BEST,
     Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses-seal-nce-unet"),
     Cell(
         "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses-seal-regression-s-unet"
@@ -64,9 +68,23 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
     cells = {"horses": HORSES, "digits-scenes": SCENES}[name]
     results = run_grid(cells, seeds, output, data_dir, device, jobs, keep_models=True, columns=COLUMNS)
     publish("test, in points", cells, results, output, COLUMNS)
+    if name == "horses":
+        averaged(BEST, output, seeds, data_dir, device)
     picture = output / f"{name}.png"
     draw(picture, name, {cell.title: run_folder(output, cell, seed=0) for cell in SHEETS[name]}, data_dir)
     Console().print(f"masks are drawn in {picture}")
+
+
+def averaged(cell: Cell, output: Path, seeds: int, data_dir: Path | None, device: str) -> None:
+    """Measures the networks of a cell's seeds together, and writes ``averaged.json``."""
+    ensemble = Ensemble([load_model(run_folder(output, cell, seed)) for seed in range(seeds)])
+    data = load(cell.data, data_dir=data_dir)
+    metrics = {
+        name: ensemble.task.measure(*ensemble.probabilities(part, find_device(device)), ensemble.threshold)
+        for name, part in (("valid", data.valid), ("test", data.test))
+    }
+    write_json(output / "averaged.json", {"title": cell.title, "seeds": seeds, "metrics": metrics})
+    Console().print(f"{cell.title}, {seeds} seeds averaged: {100 * metrics['test']['iou']:.2f}")
 
 
 def draw(path: Path, name: str, folders: dict[str, Path], data_dir: Path | None, count: int = 12) -> None:
