@@ -11,7 +11,8 @@ import lossnet
 import lossnet.run
 from lossnet.card import model_card
 from lossnet.data import load as load_data
-from lossnet.run import Run, train, write_json
+from lossnet.files import write_json
+from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.tasks.labels import decoded_metrics
 from lossnet.training import CheckpointError, Interrupted, Trainer

@@ -27,9 +27,10 @@ import lossnet
 from lossnet import bench, data, report, stream
 from lossnet.build import METHODS, default_loss
 from lossnet.decoding import Decoder, ExpectedF1, Threshold
+from lossnet.files import write_json
 from lossnet.model import load
 from lossnet.prediction import Ensemble, Predictor
-from lossnet.run import Run, find_device, train, write_json
+from lossnet.run import Run, find_device, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask

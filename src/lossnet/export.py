@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from torch.nn import functional as F
 
 import lossnet
 from lossnet.data import Crops, Preprocessor
+from lossnet.files import write_bytes
 from lossnet.methods import TaskNetMethod
 from lossnet.model import Model
 from lossnet.spaces import Batch
@@ -77,10 +77,7 @@ def export(model: Model, path: Path | str) -> float:
     if not difference <= TOLERANCE:
         what = f"ONNX Runtime's probabilities differ from PyTorch's by up to {difference:.2g}"
         raise ValueError(f"{what}, more than {TOLERANCE:g}: {path} is not written")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    write_bytes(path, content)
     return difference
 
 

@@ -23,6 +23,7 @@ from lossnet.build import build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.data import load as load_data
+from lossnet.files import write_json
 from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
@@ -47,8 +48,6 @@ __all__ = [
     "trainer_of",
     "tune_and_measure",
     "versions",
-    "write_json",
-    "write_text",
 ]
 
 
@@ -308,21 +307,6 @@ def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[
     elif len(data.test):
         metrics["test"] = model.task.measure(*model.probabilities(data.test, device), model.threshold)
     return metrics
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes JSON so that a kill leaves the old file or the new one."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text so that a kill leaves the old file or the new one."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def find_device(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from lossnet.data import Loaded, MultiLabelData
+from lossnet.files import write_text
 from lossnet.run import (
     Fitted,
     Run,
@@ -31,7 +32,6 @@ from lossnet.run import (
     train,
     trainer_of,
     tune_and_measure,
-    write_text,
 )
 from lossnet.settings import Settings, checked
 from lossnet.training import NonFiniteLoss, fit_together, why_alone

@@ -55,6 +55,7 @@ from lossnet.bench.overhead import training_data
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.energies import Energy
+from lossnet.files import write_json
 from lossnet.hypergradient import (
     ConjugateGradient,
     Curvature,
@@ -66,7 +67,7 @@ from lossnet.hypergradient import (
 )
 from lossnet.losses import TaskLoss
 from lossnet.losses.base import EnergyFunction
-from lossnet.run import find_device, write_json
+from lossnet.run import find_device
 from lossnet.scores import F1
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Prediction

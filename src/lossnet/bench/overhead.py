@@ -24,7 +24,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData, find, load
-from lossnet.run import write_json
+from lossnet.files import write_json
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lossnet.data import Loaded, MultiLabelData, find, load
+from lossnet.files import write_json
 from lossnet.methods import Stage
-from lossnet.run import Run, find_device, new_model, placed, trainer_of, write_json
+from lossnet.run import Run, find_device, new_model, placed, trainer_of
 from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
 from lossnet.training.tracking import Tracker

@@ -13,10 +13,11 @@ from rich.console import Console
 from lossnet.analysis import mask_pull
 from lossnet.bench.grid import Cell, publish, run_folder, run_grid
 from lossnet.data import MaskData, load
+from lossnet.files import write_json
 from lossnet.model import load as load_model
 from lossnet.model import load_energy
 from lossnet.prediction import Ensemble
-from lossnet.run import find_device, write_json
+from lossnet.run import find_device
 
 __all__ = ["HORSES", "SCENES", "draw", "run"]
 

@@ -28,8 +28,9 @@ from rich.table import Table
 
 from lossnet.data import MultiLabelData
 from lossnet.data import load as load_data
+from lossnet.files import write_json
 from lossnet.model import load
-from lossnet.run import Run, train, write_json
+from lossnet.run import Run, train
 from lossnet.settings import Settings
 
 __all__ = ["run"]

@@ -19,6 +19,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet.files import write_json
 from lossnet.hypergradient import (
     ConjugateGradient,
     Curvature,
@@ -30,7 +31,6 @@ from lossnet.hypergradient import (
     RankOne,
     Solver,
 )
-from lossnet.run import write_json
 
 __all__ = ["Ridge", "accuracy", "components", "differences", "draw", "measure", "run", "steps"]
 

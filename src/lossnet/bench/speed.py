@@ -28,7 +28,8 @@ from lossnet.bench.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
 from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
-from lossnet.run import find_device, versions, write_json
+from lossnet.files import write_json
+from lossnet.run import find_device, versions
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lossnet.build import build
+from lossnet.files import write_json
 from lossnet.model import Model
-from lossnet.run import write_json
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 

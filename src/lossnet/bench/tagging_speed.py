@@ -17,7 +17,8 @@ from rich.table import Table
 
 from lossnet.build import build
 from lossnet.data import Lexicon, Vocabulary
-from lossnet.run import find_device, write_json
+from lossnet.files import write_json
+from lossnet.run import find_device
 from lossnet.settings import Settings
 from lossnet.tasks import TagTask
 

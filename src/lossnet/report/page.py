@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lossnet.files import write_text
 from lossnet.report import labels, masks, overview, tags
 from lossnet.report.evidence import Evidence, Section, Tell, collect
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison, compare, read_run
 from lossnet.report.tables import missing
-from lossnet.run import write_text
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 __all__ = ["write"]

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lossnet.files import replaced
 from lossnet.training.descent import laid_out_as
 
 __all__ = [
@@ -49,21 +50,16 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Writes beside ``path`` first and then renames, so that a kill leaves the old file or the new."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         # Copies, because safetensors refuses tensors that share memory or are transposed.
         tensors = {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in self.tensors.items()
         }
         header = {"format": str(FORMAT), "state": json.dumps(self.state)}
-        try:
-            save_file(tensors, temporary, metadata=header)
-            with open(temporary, "rb") as written:
+        with replaced(path) as beside:
+            save_file(tensors, beside, metadata=header)
+            with open(beside, "rb") as written:
                 os.fsync(written.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:

@@ -30,7 +30,8 @@ import yaml
 from lossnet import scores
 from lossnet.build import build
 from lossnet.data import Loaded
-from lossnet.run import Run, check_folder, completed, find_device, fit, identity_of, read, write_text
+from lossnet.files import write_text
+from lossnet.run import Run, check_folder, completed, find_device, fit, identity_of, read
 from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss

@@ -1,0 +1,50 @@
+"""Files that are there whole or not at all: a kill leaves the old one or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["replaced", "write_bytes", "write_json", "write_text"]
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Where to write first: a name beside ``path``, which that file then takes, if nothing goes wrong.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "new" / "file.txt"
+    >>> with replaced(path) as beside:
+    ...     _ = beside.write_text("done")
+    >>> path.read_text(), beside.exists()
+    ('done', False)
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file at once."""
+    with replaced(path) as beside:
+        beside.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text at once."""
+    with replaced(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON at once."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
