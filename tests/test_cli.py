@@ -263,7 +263,7 @@ def test_there_is_a_flag_for_every_setting(captured):
         value |= {"plateau_factor": "0.7", "implicit_through": "prediction", "solver": "neumann"}
         value |= {"image_net": "unet", "image_energy": "unet", "flips": "true", "noise": "blocks"}
         value |= {"implicit_every": "1", "cost_net": "shared", "zero_truncation": "true"}
-        value |= {"tag_models": "words", "tune_embeddings": "true"}
+        value |= {"tag_models": "words", "tune_embeddings": "true", "patches": "0.7"}
         given = value.get(field.name, "3")
         assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0
         assert getattr(captured[-1].settings, field.name) != field.default
