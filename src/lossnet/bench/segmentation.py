@@ -18,7 +18,7 @@ from lossnet.model import load_energy
 from lossnet.prediction import Ensemble
 from lossnet.run import find_device, write_json
 
-__all__ = ["HORSES", "SCENES", "draw", "run"]
+__all__ = ["HORSES", "SCENES", "averaged", "draw", "run"]
 
 COLUMNS = (("iou", "mean IoU"), ("pixel_accuracy", "pixel accuracy"))
 
