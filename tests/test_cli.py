@@ -260,7 +260,12 @@ def test_there_is_a_flag_for_every_setting(captured):
     for field in dataclasses.fields(Settings):
         value = {"conditioned": "true", "inference_update": "gradient", "inference_start": "net"}
         value |= {"inference_optimizer": "adam", "task_dropout": "0.7", "energy_dropout": "0.7"}
-        value |= {"plateau_factor": "0.7", "implicit_through": "prediction", "solver": "neumann"}
+        value |= {
+            "plateau_factor": "0.7",
+            "patches": "0.7",
+            "implicit_through": "prediction",
+            "solver": "neumann",
+        }
         value |= {"image_net": "unet", "image_energy": "unet", "flips": "true", "noise": "blocks"}
         value |= {"implicit_every": "1", "cost_net": "shared", "zero_truncation": "true"}
         value |= {"tag_models": "words", "tune_embeddings": "true", "patches": "0.7"}

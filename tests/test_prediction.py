@@ -103,6 +103,20 @@ def test_the_command_line_averages_runs(tmp_path, capsys):
     assert "2 more" in capsys.readouterr().out
     written = json.loads(target.read_text())
     assert written["with"] == others
+    again = [
+        "evaluate",
+        first,
+        "digits-pairs",
+        "--with",
+        others[0],
+        "--with",
+        others[1],
+        "--output",
+        str(target),
+    ]
+    assert main(again) == 0
+    assert json.loads(target.read_text()) == written
+    capsys.readouterr()
     ensemble = Ensemble([lossnet.load(folder) for folder in folders])
     expected = ensemble.task.measure(*ensemble.probabilities(data.test), ensemble.threshold)
     assert written["metrics"]["test"] == pytest.approx(expected)

@@ -196,6 +196,11 @@ def test_a_file_elsewhere_is_no_data_set_with_a_recipe(tmp_path, monkeypatch):
         ("task_dropout", 1.0),
         ("energy_dropout", -0.1),
         ("plateau_factor", 1.0),
+        ("patches", 1.1),
+        ("patches", -0.1),
+        ("patches", float("nan")),
+        ("image_enlarge", 0),
+        ("image_enlarge", 9),
         ("weight_decay", -1.0),
         ("weight_decay", float("nan")),
         ("perturb_std", -1.0),
@@ -206,6 +211,10 @@ def test_a_file_elsewhere_is_no_data_set_with_a_recipe(tmp_path, monkeypatch):
 def test_values_that_make_no_sense_are_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name} must"):
         Settings(**{name: value})
+
+
+def test_every_image_may_have_a_rectangle_of_another():
+    assert Settings(patches=1.0).patches == 1.0
 
 
 def test_settings_cannot_be_changed_behind_our_back():

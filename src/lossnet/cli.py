@@ -687,6 +687,7 @@ def _add_others(parser: ArgumentParser) -> None:
         "--with",
         type=Path,
         nargs="+",
+        action="extend",
         default=[],
         metavar="DIR",
         help="models whose probabilities are averaged with this one's, as of other seeds",

@@ -40,7 +40,8 @@ _NOT_NEGATIVE = {
     *("weight_decay", "perturb_std", "inference_steps", "plateau_patience", "implicit_cap", "implicit_every"),
     *("crop", "warp", "colour", "perceptron_weight", "word_model_weight"),
 }
-_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor", "patches"}
+_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor"}
+_CHANCES = {"patches"}
 #: Settings that cost time and memory of themselves: a stranger's model folder must not ask for any number.
 _AT_MOST = {
     "task_layers": 100,
@@ -308,6 +309,8 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be above 0, not {value}")
     if name in _FRACTIONS and not 0 <= value < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
+    if name in _CHANCES and not 0 <= value <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, not {value}")
     if name in _NOT_NEGATIVE and not value >= 0:
         raise ValueError(f"{name} must not be negative, not {value}")
     if name in _AT_MOST and value > _AT_MOST[name]:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lossnet.data import Crops, DataError, MaskData
+from lossnet.data import Crops, DataError, Distortion, MaskData
 from lossnet.data import crops as module
 from lossnet.spaces import Batch
 from lossnet.training.evaluation import predict
@@ -106,6 +106,8 @@ def test_crops_never_wait_for_the_device():
     batch = Crops(4, flips=True).training(resident).batch(torch.arange(5, device="meta"))
     assert batch.x.shape == (5, 3, 4, 4)
     assert batch.y.device.type == "meta"
+    distorted = Crops(4, distortion=Distortion(0.1, 0.1, 0.5)).training(resident)
+    assert distorted.batch(torch.arange(5, device="meta")).y.device.type == "meta"
     whole = Crops(4, flips=True).averaged(first_channel)(resident.x, None)
     assert whole.shape == (5, 9, 9)
     with pytest.raises((RuntimeError, NotImplementedError)):

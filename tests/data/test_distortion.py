@@ -147,3 +147,12 @@ def test_a_patch_comes_from_any_training_image():
         Crops(6, distortion=Distortion(patches=1.0)).training(data).batch(torch.zeros(200, dtype=torch.long))
     )
     assert len(seen.x.unique()) == 8
+
+
+@pytest.mark.parametrize(
+    "rows", [[0, 2], np.array([0, 2]), torch.tensor([0, 2])], ids=["list", "numpy", "torch"]
+)
+def test_rows_are_given_as_without_patches(rows):
+    data = MaskData(torch.rand(5, 3, 6, 6), torch.ones(5, 6, 6))
+    for distortion in (Distortion(0.1), Distortion(0.1, patches=0.5)):
+        assert Crops(4, distortion=distortion).training(data).batch(rows).x.shape == (2, 3, 4, 4)

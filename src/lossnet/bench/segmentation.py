@@ -19,7 +19,7 @@ from lossnet.model import load_energy
 from lossnet.prediction import Ensemble
 from lossnet.run import find_device
 
-__all__ = ["HORSES", "SCENES", "draw", "run"]
+__all__ = ["HORSES", "SCENES", "averaged", "draw", "run"]
 
 COLUMNS = (("iou", "mean IoU"), ("pixel_accuracy", "pixel accuracy"))
 

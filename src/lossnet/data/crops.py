@@ -149,7 +149,7 @@ class _RandomCrops:
         if distortion is not None:
             whole = distortion(whole)
             if distortion.patches:
-                others = torch.randint(len(self.dataset), indices.shape, device=indices.device)
+                others = torch.randint(len(self.dataset), (len(whole.x),), device=whole.x.device)
                 whole = distortion.paste(whole, distortion(self.dataset.batch(others)))
         height, width = whole.x.shape[-2:]
         self.crops._check(height, width)

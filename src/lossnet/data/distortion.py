@@ -21,8 +21,8 @@ class Distortion:
     radians, every ``u`` uniform in ``[−warp, warp]``; what comes in from outside is the image's reflection.
     Its brightness is then multiplied by ``exp(v)``, each channel's by another ``exp(v/2)``, and its contrast
     by ``exp(v)``, every ``v`` uniform in ``[−colour, colour]``.  With a chance of ``patches`` it then has a
-    rectangle of another image (CutMix, Yun et al. 2019), of 0.2 to 0.6 times either side.  Random numbers are
-    torch's, of the images' device.
+    rectangle of another image (CutMix, Yun et al. 2019), of 0.2 to 0.6 times either side; `paste` does
+    this last, as it needs the others.  Random numbers are torch's, of the images' device.
 
     >>> batch = Batch(torch.rand(4, 3, 32, 32), torch.ones(4, 32, 32))
     >>> seen = Distortion(warp=0.2, colour=0.2)(batch)
