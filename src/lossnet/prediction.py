@@ -79,6 +79,15 @@ class Ensemble(Predictor):
 
     Args:
         models: with the same inputs and outputs, preprocessed alike.
+
+    >>> import lossnet
+    >>> from lossnet.build import build
+    >>> task, settings = LabelTask(("u", "v"), ("a", "b")), lossnet.Settings(task_hidden=4)
+    >>> names = ("cross-entropy", "none")
+    >>> models = [lossnet.Model(build(*names, settings, task), names, settings, task, t) for t in (0.2, 0.4)]
+    >>> ensemble = Ensemble(models)
+    >>> ensemble.predict_proba([[1.0, 2.0]]).shape, round(ensemble.threshold, 3)
+    ((1, 2), 0.3)
     """
 
     def __init__(self, models: Sequence[Predictor]) -> None:
