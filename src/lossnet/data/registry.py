@@ -664,8 +664,9 @@ def _read_clusters(found: Entry, data_dir: AnyPath | None) -> dict[str, str]:
     places = [folder / file for folder in _folders(entry(name), data_dir)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        what = f"Brown clusters, which {' and '.join(_BROWN)} are made of, come with {name!r}"
-        raise DataError(f"{what} and are none of {', '.join(map(str, places))}; or choose other features")
+        what = f"{', '.join(_BROWN)} are made of Brown clusters, which come with {name!r}"
+        advice = "put that set there, or choose other features"
+        raise DataError(f"{what} and are in none of {', '.join(map(str, places))}; {advice}")
     return read_clusters(path)
 
 
