@@ -48,8 +48,8 @@ def rooms() -> list[ModuleType]:
 def modules() -> list[ModuleType]:
     """All modules of the package, but for those that run when they are imported or need a GPU's Triton."""
     names = [info.name for info in pkgutil.walk_packages(lossnet.__path__, "lossnet.")]
-    left_out = "lossnet.__main__", "lossnet.training.kernels"
-    return [importlib.import_module(name) for name in names if name not in left_out]
+    left_out = "lossnet.__main__", "lossnet.kernels."
+    return [importlib.import_module(name) for name in names if not name.startswith(left_out)]
 
 
 def write(folder: Path) -> None:

@@ -64,13 +64,9 @@ class LearnedLoss(nn.Module):
         self._seen = (x.detach(), y, prediction.detach())
         with torch.no_grad():
             energy = self.energy.at(self._seen[0])
-        trained = [parameter.requires_grad for parameter in self.energy.parameters()]
-        # Somebody else calls backward(): without this, gradients would pile up in the energy.
-        self.energy.requires_grad_(False)
-        loss = self.task_loss(prediction, y, energy)
-        for parameter, flag in zip(self.energy.parameters(), trained, strict=True):
-            parameter.requires_grad_(flag)
-        return loss
+        # Somebody else calls backward(): otherwise gradients would pile up in the energy.
+        with self.energy.frozen():
+            return self.task_loss(prediction, y, energy)
 
     def step(self) -> float:
         """Trains the energy on the batch of the last call; returns the last energy loss."""

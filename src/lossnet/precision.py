@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["products"]
+__all__ = ["may_round", "products"]
 
 
 @contextmanager
@@ -36,3 +36,13 @@ def products(device: torch.device, rounded: bool) -> Iterator[None]:
         yield
     finally:
         settings.fp32_precision = before
+
+
+def may_round() -> bool:
+    """Whether a GPU's products of matrices have rounded factors here.
+
+    >>> with products(torch.device("cuda"), rounded=True):
+    ...     may_round()
+    True
+    """
+    return getattr(torch.backends.cuda.matmul, "fp32_precision", None) == "tf32"

@@ -27,6 +27,7 @@ __all__ = [
     "TagTally",
     "Tally",
     "label_metrics",
+    "label_metrics_of_each",
     "main_metric",
     "metrics",
 ]
@@ -132,21 +133,35 @@ def label_metrics(predicted: Tensor, truth: Tensor) -> dict[str, float]:
     >>> label_metrics(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))["f1"]
     0.6666666865348816
     """
+    (metrics,) = label_metrics_of_each(predicted.unsqueeze(1), truth)
+    return metrics
+
+
+def label_metrics_of_each(predicted: Tensor, truth: Tensor) -> list[dict[str, float]]:
+    """`label_metrics` of several predictors' predictions ``(instances, R, labels)``.
+
+    >>> predicted = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> [metrics["f1"] for metrics in label_metrics_of_each(predicted, torch.tensor([[1.0, 0.0]]))]
+    [1.0, 0.0]
+    """
     labelled = truth.sum(1) > 0
     predicted, truth = predicted[labelled], truth[labelled]
     if len(truth) == 0:
         raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
-    overlap = predicted * truth
-    by_label = _ratio(2 * overlap.sum(0), predicted.sum(0) + truth.sum(0))
-    everything = _ratio(2 * overlap.sum(), predicted.sum() + truth.sum())
+    known = truth.unsqueeze(1)
+    overlap, same = predicted * known, predicted == known
+    of_labels, of_truth = overlap.sum(0), truth.sum(0)
+    of_predicted = predicted.sum(0)
     values = {
-        "f1": F1()(predicted.unsqueeze(1), truth).mean(),
-        "micro_f1": everything,
-        "macro_f1": by_label.mean(),
-        "exact_match": (predicted == truth).all(1).to(truth.dtype).mean(),
-        "hamming_loss": (predicted != truth).to(truth.dtype).mean(),
+        "f1": F1()(predicted, truth).mean(0),
+        "micro_f1": _ratio(2 * of_labels.sum(1), of_predicted.sum(1) + of_truth.sum()),
+        "macro_f1": _ratio(2 * of_labels, of_predicted + of_truth).mean(1),
+        "exact_match": same.all(2).to(truth.dtype).mean(0),
+        "hamming_loss": (~same).to(truth.dtype).mean((0, 2)),
     }
-    return {name: float(value) for name, value in values.items()}
+    # Read at once: a GPU is waited for once.
+    rows = torch.stack(list(values.values()), 1).tolist()
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 class Tally(ABC):

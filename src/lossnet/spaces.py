@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet import kernels
 from lossnet.coins import Coins
 from lossnet.precision import products
 
@@ -94,15 +95,36 @@ def weighed(y: Tensor, weights: Tensor) -> Tensor:
     >>> weighed(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]), torch.tensor([[1.0, 2.0]]))
     tensor([[1., 3.]])
     """
+    found = kernels.weighed(y, weights)
+    if found is not None:
+        return found
     units = 1 - weights.dim()
     alike = y.dtype == weights.dtype
     if y.is_cuda and alike and not torch.is_autocast_enabled("cuda"):
         with products(y.device, rounded=False):
-            return (y.flatten(units) @ weights.flatten(1).unsqueeze(2)).squeeze(-1)
+            flat, column = y.flatten(units), weights.flatten(1).unsqueeze(2)
+            if y.requires_grad and flat.dim() == 3:
+                total: Tensor = _Weighed.apply(flat, column)  # type: ignore[no-untyped-call]
+                return total.squeeze(-1)
+            return (flat @ column).squeeze(-1)
     if y.device.type == "cpu" and alike and y.shape[units - 1] > 2 and not y.requires_grad:
         # In this order: a CPU is slow at products with single columns.
         return (weights.flatten(1).unsqueeze(1) @ y.flatten(units).transpose(-1, -2)).squeeze(-2)
     return (y * weights.unsqueeze(1)).flatten(units).sum(-1)
+
+
+class _Weighed(torch.autograd.Function):
+    """``y w`` for columns ``w`` ``(batch, n, 1)``; a GPU is slow at products of columns with rows."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, column: Tensor) -> Tensor:
+        ctx.save_for_backward(y, column)
+        return y @ column
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        y, column = ctx.saved_tensors
+        return gradient * column.mT, y.mT @ gradient if ctx.needs_input_grad[1] else None
 
 
 class LogTerms(NamedTuple):
@@ -222,6 +244,9 @@ class _Binary(Space):
             return super().cross_entropy(logits, truth, mask)
         logits = self._masked(logits, mask)
         # In one go, by fewer steps than `log_terms` takes.
+        found = kernels.cross_entropy(logits, truth) if mask is None else None
+        if found is not None:
+            return found
         return self._masked(F.softplus(logits) - truth * logits, mask).flatten(1).sum(1)
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -266,6 +291,9 @@ class MultiLabel(_Binary):
 
         ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``.
         """
+        found = kernels.candidates(logits, truth, samples, count) if mask is None else None
+        if found is not None:
+            return found
         chances = self._chances(logits).unsqueeze(1)
         drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
         fill(drawn.transpose(0, 1))

@@ -94,16 +94,18 @@ def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_replicas_do_what_each_does_alone(kind, monkeypatch):
-    for room in (trainer_room, replicas_room):
-        monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())  # to compare closely
+@pytest.mark.parametrize("rounded", [False, True], ids=["in full", "in kernels"])
+def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
+    if not rounded:  # to compare closely
+        for room in (trainer_room, replicas_room):
+            monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())
     different = [{"lr": 0.001}, {"lr": 0.003, "clip": 0.1}, {"weight_decay": 0.3}]
     alone = [trainer(seed, **kind, **own).fit(data(), data()) for seed, own in enumerate(different)]
     made = [trainer(seed, **kind, **own) for seed, own in enumerate(different)]
     together = dict(fit_together(made, data(), data(), progress=False))
     for seed, history in enumerate(alone):
         for ours, theirs in zip(together[seed], history, strict=True):
-            assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
+            assert ours["losses"] == pytest.approx(theirs["losses"], rel=2e-2 if rounded else 1e-3)
             assert ours["lr"] == pytest.approx(theirs["lr"])
 
 

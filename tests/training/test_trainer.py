@@ -387,8 +387,8 @@ def test_measuring_changes_neither_losses_nor_norms(ten_rows):
 
 def test_readings_are_named_in_the_order_of_the_steps(ten_rows):
     class Named(Trainer):
-        def _take_steps(self, stage, batch):
-            self.seen = super()._take_steps(stage, batch)
+        def _take_steps(self, stage, batch, words):
+            self.seen = super()._take_steps(stage, batch, words)
             return self.seen
 
     named = Named(Measuring(), max_epochs=1, batch_size=10, progress=False, clip=1e9)

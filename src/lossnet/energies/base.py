@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -31,6 +32,18 @@ class Energy(nn.Module):
     def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
         """The function ``y ↦ E(x, y)`` with ``x`` encoded already."""
         return partial(self.evaluate, self.encode(x))
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """In here no gradient is to reach the energy's parameters, and none is computed."""
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
 
     def unary_logits(self, x: Tensor) -> Tensor:
         """Logits of the classifier hidden in the local term, to pretrain the encoder with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet import kernels
 from lossnet.energies.base import Term
 from lossnet.nets.layers import InputLayer, linear
 from lossnet.sparse import distinct
@@ -48,5 +49,8 @@ class LabelInteraction(Term):
 
     def _mixed(self, mixed: Tensor) -> Tensor:
         """Energies ``(…)`` of what is made of candidates, ``(…, hidden)``."""
+        found = kernels.read_out(mixed, self.weights.weight)
+        if found is not None:
+            return found
         energies: Tensor = self.weights(F.softplus(mixed))
         return energies.squeeze(-1)

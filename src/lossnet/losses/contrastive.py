@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lossnet import kernels
 from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
 from lossnet.scores import F1, Score
 from lossnet.spaces import Prediction
@@ -78,7 +79,9 @@ class Ranking(EnergyLoss):
 
 def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:
     """``−log softmax(offset − E)`` of the first of candidates ``(batch, 1 + K, *event)``, ``(batch,)``."""
-    return -(offset - energy(candidates)).log_softmax(1)[:, 0]
+    energies = energy(candidates)
+    found = kernels.contrast(energies, offset)
+    return -(offset - energies).log_softmax(1)[:, 0] if found is None else found
 
 
 @dataclass(frozen=True)

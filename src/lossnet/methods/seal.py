@@ -75,4 +75,6 @@ class SEAL(TaskNetMethod):
         if judge is not None:
             energy = judge(energy, batch.y)
         for _ in range(self.task_steps):
-            yield Update("task_net", task_loss(self.prediction(batch), batch.y, energy, batch.weight))
+            with self.energy.frozen():
+                loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)
+            yield Update("task_net", loss)

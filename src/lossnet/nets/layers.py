@@ -7,14 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lossnet import kernels
 from lossnet.sparse import few_values, product
 
-__all__ = ["InputLayer", "linear"]
+__all__ = ["InputLayer", "Linear", "linear"]
 
 
-def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+class Linear(nn.Linear):
+    """`torch.nn.Linear`, in steps of training on a GPU by `lossnet.kernels`."""
+
+    #: whether ``weight`` is ``(inputs, outputs)``
+    upright = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``x Wᵀ + b``, ``(…, outputs)``."""
+        found = kernels.layer(input, self.weight, self.bias, self.upright)
+        return super().forward(input) if found is None else found
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> Linear:
     """A linear layer that starts as SEAL's do: Kaiming uniform weights, zero bias."""
-    layer = nn.Linear(inputs, outputs, bias=bias)
+    layer = Linear(inputs, outputs, bias=bias)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     if bias:
         nn.init.zeros_(layer.bias)
@@ -37,6 +50,8 @@ class InputLayer(nn.Module):
     True
     """
 
+    upright = True
+
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__()
         self.in_features, self.out_features = inputs, outputs
@@ -46,6 +61,9 @@ class InputLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``X W + b``, ``(…, outputs)``."""
+        found = kernels.layer(x, self.weight, self.bias, self.upright)
+        if found is not None:
+            return found
         if x.layout == torch.sparse_csr or self.training:
             few = few_values(x)
             if few is not None:

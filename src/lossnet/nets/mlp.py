@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
+from lossnet import kernels
 from lossnet.coins import Dropout
 from lossnet.nets.layers import InputLayer, linear
 
@@ -36,13 +40,30 @@ class MLP(nn.Sequential):
         super().__init__(*modules)
         self.width = width
 
+    def forward(self, input: Tensor) -> Tensor:
+        return _through(list(self), input)
+
     def features(self, x: Tensor) -> Tensor:
         """What the outputs are read from, ``(batch, self.width)``."""
-        for layer in list(self)[:-1]:
-            x = layer(x)
-        return x
+        return _through(list(self)[:-1], x)
 
     @property
     def head(self) -> nn.Module:
         """The last layer, from features to outputs."""
         return self[-1]
+
+
+def _through(modules: Sequence[Any], x: Tensor) -> Tensor:
+    """What modules make of inputs, one after the other; on a GPU softplus and dropout with their layer."""
+    left = list(modules)
+    while left:
+        layer = left.pop(0)
+        hidden = None
+        if left and isinstance(left[0], nn.Softplus):
+            drops = [module.p for module in left[1:2] if isinstance(module, Dropout)]
+            rate = drops[0] if drops and layer.training else 0.0
+            hidden = kernels.layer(x, layer.weight, layer.bias, layer.upright, active=True, dropout=rate)
+            if hidden is not None:
+                del left[: 1 + len(drops)]
+        x = layer(x) if hidden is None else hidden
+    return x

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from lossnet import kernels
 from lossnet.sparse import squared_norm
 
 __all__ = ["begun", "descend", "excess", "has_kernel", "laid_out_as", "norm_of", "step"]
@@ -42,7 +41,7 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
 
 
 def has_kernel(tensors: Sequence[Tensor]) -> bool:
-    """Whether `lossnet.training.kernels` takes the step along gradients like these, of one network.
+    """Whether `lossnet.kernels` takes the step along gradients like these, of one network.
 
     >>> has_kernel([torch.zeros(3)])  # on a GPU only
     False
@@ -51,26 +50,8 @@ def has_kernel(tensors: Sequence[Tensor]) -> bool:
         0 < len(tensors) <= _TENSORS
         and all(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
         and sum(tensor.numel() for tensor in tensors) <= _NUMBERS
-        and _kernels_work(tensors[0].device)
+        and kernels.works(tensors[0].device)
     )
-
-
-@cache
-def _kernels_work(device: torch.device) -> bool:
-    """Whether kernels can be made and run there: Triton needs a compiler, and a GPU that it knows."""
-    if find_spec("triton") is None:
-        return False
-    one, other, first, second = ([torch.ones(3, device=device)] for _ in range(4))
-    steps, rate, decay, clip = (torch.ones(1, device=device) for _ in range(4))
-    try:
-        from lossnet.training import kernels
-
-        kernels.adamw(one, other, first, second, [steps], rate, decay, clip, (0.9, 0.999), 1e-8)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"torch's slower AdamW is used, since Triton fails: {reason}", stacklevel=2)
-        return False
-    return True
 
 
 def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
@@ -141,7 +122,7 @@ def _used(
 
 
 def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
-    from lossnet.training import kernels  # only where there is Triton
+    from lossnet.kernels import adamw  # only where there is Triton
 
     (group,) = optimizer.param_groups
     used = _used(optimizer, gradients)
@@ -151,7 +132,7 @@ def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | N
         for value in (group["lr"], group["weight_decay"], clip)
     )
     with torch.no_grad():
-        norms = kernels.adamw(*used, rate, decay, most, group["betas"], group["eps"])
+        norms = adamw.adamw(*used, rate, decay, most, group["betas"], group["eps"])
     return norms.view(())
 
 

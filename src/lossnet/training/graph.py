@@ -16,7 +16,8 @@ __all__ = ["GraphRunner", "Readings", "RunBatch"]
 
 #: what a batch's updates measured: pairs of network and quantity, and their values ``(readings,)``
 Readings = tuple[list[tuple[str, str]], Tensor]
-RunBatch = Callable[[Batch], Readings]
+#: takes a batch's steps, with random words ``(R, n)`` for `lossnet.kernels`
+RunBatch = Callable[[Batch, Tensor | None], Readings]
 
 
 class GraphRunner:
@@ -24,16 +25,16 @@ class GraphRunner:
 
     Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
     at most as ``graphs`` says.  Where capture is impossible (a method looks at its own
-    progress), it says why once and goes on eagerly.  Optimizers must be capturable, and generators other
-    than the device's own are to be named.
+    progress), it says why once and goes on eagerly.  Optimizers must be capturable, and ``generators``
+    names those other than the device's own that have been drawn from.
     """
 
     def __init__(
         self,
         run: RunBatch,
+        generators: Callable[[], Sequence[torch.Generator]] = tuple,
         warm_up: int = 3,
         graphs: int = 32,
-        generators: Sequence[torch.Generator] = (),
     ) -> None:
         self._run = run
         self._generators = generators
@@ -43,22 +44,22 @@ class GraphRunner:
         self._graphs: dict[torch.Size, _Captured] = {}
         self._impossible = False
 
-    def __call__(self, batch: Batch) -> Readings:
+    def __call__(self, batch: Batch, words: Tensor | None) -> Readings:
         """Takes the batch's optimizer steps."""
         shape = batch.x.shape
         captured = self._graphs.get(shape)
         if captured is None:
             if self._impossible or (len(self._graphs) == self._most and self._eager_left == 0):
-                return self._run(batch)
+                return self._run(batch, words)
             if self._eager_left > 0 or shape not in self._seen:
                 self._eager_left = max(0, self._eager_left - 1)
                 self._seen.add(shape)
-                return self._warm_up(batch)
-            captured = self._capture(batch)
+                return self._warm_up(batch, words)
+            captured = self._capture(batch, words)
             if captured is None:
-                return self._run(batch)
+                return self._run(batch, words)
             self._graphs[shape] = captured
-        for place, part in zip(captured.batch, batch, strict=True):
+        for place, part in zip(captured.read, (*batch, words), strict=True):
             if place is not None and part is not None:
                 place.copy_(part)
         captured.graph.replay()
@@ -66,29 +67,30 @@ class GraphRunner:
         # At once: graphs share their memory, and the next one may use this.
         return names, values.clone()
 
-    def _warm_up(self, batch: Batch) -> Readings:
+    def _warm_up(self, batch: Batch, words: Tensor | None) -> Readings:
         """A real step on a side stream, as capture needs it, so that optimizers have their state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            result = self._run(batch)
+            result = self._run(batch, words)
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-    def _capture(self, batch: Batch) -> _Captured | None:
+    def _capture(self, batch: Batch, words: Tensor | None) -> _Captured | None:
         device = batch.x.device
-        place = Batch(*(None if part is None else part.clone() for part in batch))  # type: ignore[arg-type]
+        read = [None if part is None else part.clone() for part in (*batch, words)]
         index = torch.cuda.current_device() if device.index is None else device.index
-        random = [(one, one.get_state()) for one in (torch.cuda.default_generators[index], *self._generators)]
+        others = self._generators()
+        random = [(one, one.get_state()) for one in (torch.cuda.default_generators[index], *others)]
         graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
+        for generator in others:
             graph.register_generator_state(generator)
         first = next(iter(self._graphs.values()), None)
         gc.collect()
         gc.disable()  # an older graph that is freed during capture would break it
         try:
             with torch.cuda.graph(graph, pool=None if first is None else first.graph.pool()):
-                readings = self._run(place)
+                readings = self._run(Batch(*read[:-1]), read[-1])  # type: ignore[arg-type]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
@@ -99,14 +101,14 @@ class GraphRunner:
             return None
         finally:
             gc.enable()
-        return _Captured(graph, place, readings)
+        return _Captured(graph, read, readings)
 
 
 class _Captured(NamedTuple):
-    """A graph, the batch that it reads, and what it measured last."""
+    """A graph, the tensors that it reads, and what it measured last."""
 
     graph: torch.cuda.CUDAGraph
-    batch: Batch
+    read: Sequence[Tensor | None]
     readings: Readings
 
 

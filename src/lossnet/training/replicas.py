@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lossnet import kernels, scores
 from lossnet.losses import TaskLoss
 from lossnet.methods import SEAL, CrossEntropy, Implicit, Method
 from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.training.evaluation import Dataset
+from lossnet.training.evaluation import Dataset, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
 from lossnet.training.stacked import Each, Labels, Stack, Streams, stackable
-from lossnet.training.trainer import Interrupted, NonFiniteLoss, Trainer, _averages, _Position
+from lossnet.training.trainer import Interrupted, NonFiniteLoss, Trainer, _averages, _places, _Position
 
 __all__ = ["Outcome", "fit_together", "why_alone"]
 
@@ -32,6 +33,8 @@ __all__ = ["Outcome", "fit_together", "why_alone"]
 Outcome = list[dict[str, Any]] | NonFiniteLoss
 #: weights of the task loss that may differ between replicas
 _WEIGHTS = ("energy", "ce", "score")
+#: so many numbers of predictions at most are made at once
+_AT_ONCE = 1 << 28
 #: what methods have beside networks, losses and numbers that may differ
 _FIXED = ("energy_steps", "task_steps", "through", "ratio", "every")
 
@@ -157,7 +160,7 @@ class _Replicas:
         self.stage = self.method.stages()[0]
         self.run_batch: RunBatch = self._take_steps
         if self.device.type == "cuda":
-            self.run_batch = GraphRunner(self.run_batch, generators=streams.generators)
+            self.run_batch = GraphRunner(self.run_batch, streams.used)
         self.diverged: dict[int, NonFiniteLoss] = {}
         self.last_saved, self.saving_took = time.monotonic(), 0.0
 
@@ -165,9 +168,7 @@ class _Replicas:
         """Runs epochs until replicas end; what became of those.  ``leader`` knows of Ctrl-C."""
         while all(trainer._goes_on() for trainer in self.trainers) and not self.diverged:
             self._run_epoch(train, show, leader)
-            for index, trainer in enumerate(self.trainers):
-                if index not in self.diverged:
-                    trainer._validate(trainer.method.stages()[0], valid)
+            self._validate(valid)
             self._show(show)
             if leader._stop_requested:
                 self._interrupt(leader)
@@ -186,6 +187,30 @@ class _Replicas:
                 outcomes[index] = trainer._position.history
         return outcomes
 
+    def _validate(self, valid: Dataset) -> None:
+        """Each replica's validation; on a GPU they predict together, if there is room for the predictions."""
+        space, count = self.trainers[0].method.space, len(self.trainers)
+        assert isinstance(space, MultiLabel)
+        at_once = self.device.type == "cuda" and count * len(valid) * space.labels <= _AT_ONCE
+        if at_once:
+            self.method.eval()
+            relaxed, truth = predict(self._predict, valid, self.device)
+            metrics = scores.label_metrics_of_each(space.decode(relaxed), truth)
+        for index, trainer in enumerate(self.trainers):
+            if index in self.diverged:
+                continue
+            stage = trainer.method.stages()[0]
+            if at_once:
+                trainer._conclude(stage, metrics[index])
+            else:
+                trainer._validate(stage, valid)
+
+    def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What each replica predicts, ``(batch, R, labels)``."""
+        count = len(self.trainers)
+        together = self.stage.predict(x.repeat(count, 1), mask)
+        return together.view(count, len(x), -1).transpose(0, 1)
+
     def _run_epoch(self, train: Dataset, show: Progress, leader: Trainer) -> None:
         first = self.trainers[0]
         self.method.train()
@@ -197,6 +222,11 @@ class _Replicas:
         title = f"{self.stage.name}, {len(self.trainers)} at once"
         position = first._position
         show.start_epoch(title, position.epoch, first.max_epochs, len(batches), position.step)
+        words = None
+        if first._has_words:
+            words = torch.stack([trainer._words(len(batches)) for trainer in self.trainers], 1).to(
+                self.device
+            )
         pending: list[Readings] = []
         interval = 1 if self.device.type == "cpu" else 64  # as a lone trainer reads
         clock = time.monotonic()
@@ -204,7 +234,8 @@ class _Replicas:
             batch = train.batch(batches[step]).to(self.device)
             weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
             weight = weight.view(len(self.trainers), -1)
-            pending.append(self.run_batch(batch._replace(weight=weight)))
+            batch = batch._replace(weight=weight)
+            pending.append(self.run_batch(batch, None if words is None else words[step]))
             taken = sum(quantity == "loss" for _, quantity in pending[-1][0])
             for trainer in self.trainers:
                 trainer._position.step = step + 1
@@ -225,11 +256,11 @@ class _Replicas:
             if save:
                 self._save()
 
-    def _take_steps(self, batch: Batch) -> Readings:
+    def _take_steps(self, batch: Batch, words: Tensor | None) -> Readings:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        with products(self.device, rounded=True):
+        with products(self.device, rounded=True), kernels.allowed(words):
             self.streams.mark()
             for update in self.stage.updates(batch):
                 stack, gradients = self.stacks[update.network], update.gradients
@@ -246,11 +277,12 @@ class _Replicas:
     def _account(self, pending: Sequence[Readings]) -> None:
         """Adds readings to each replica's totals."""
         names = [name for part, _ in pending for name in part]
-        values = torch.cat([part for _, part in pending]).cpu()
+        values = torch.cat([part for _, part in pending]).double().cpu().numpy()
+        places = _places(names)
         for index, trainer in enumerate(self.trainers):
             if index not in self.diverged:
                 try:
-                    trainer._account(self.stage, [(names, values[:, index])])
+                    trainer._add(self.stage, names, places, values[:, index])
                 except NonFiniteLoss as error:
                     self.diverged[index] = error
 

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lossnet import coins
+from lossnet import coins, kernels
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.nets import MLP, InputLayer
+from lossnet.nets import MLP, InputLayer, layers
 from lossnet.spaces import MultiLabel, Sampler
 from lossnet.training.descent import begun, excess, has_kernel, step
 
@@ -56,6 +56,11 @@ class Streams:
         self._sides = [torch.cuda.Stream(device) for _ in seeds] if device.type == "cuda" else []
         self._mark: torch.cuda.Event | None = None
         self._since: list[Tensor] = []
+        self._was_drawn_from = False
+
+    def used(self) -> Sequence[torch.Generator]:
+        """The generators, if anything has been drawn from them."""
+        return self.generators if self._was_drawn_from else ()
 
     def mark(self) -> None:
         """What needs nothing that comes after this may be drawn from here on, beside other work."""
@@ -68,13 +73,13 @@ class Streams:
         some = copy.copy(self)
         some.generators = [self.generators[index] for index in indices]
         some._sides = [self._sides[index] for index in indices] if self._sides else []
-        some._mark, some._since = None, []
+        some._mark, some._since, some._was_drawn_from = None, [], False
         return some
 
     @contextmanager
     def own(self, index: int) -> Iterator[None]:
         """Torch's random numbers are a replica's in here."""
-        generator = self.generators[index]
+        generator, self._was_drawn_from = self.generators[index], True
         if self.device.type != "cuda":
             before = torch.get_rng_state()
             torch.set_rng_state(generator.get_state())
@@ -200,6 +205,9 @@ class Linear(nn.Module):
         self.upright = upright
 
     def forward(self, x: Tensor) -> Tensor:
+        found = kernels.layer(x, self.weight, self.bias, self.upright)
+        if found is not None:
+            return found
         rows = x.reshape(len(self.weight), -1, x.shape[-1])
         if not self.upright:
             product: Tensor = _Product.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
@@ -231,11 +239,11 @@ class _Product(torch.autograd.Function):
         )
 
 
-class _Dropout(nn.Module):
+class _Dropout(coins.Dropout):
     """Dropout with masks from each replica's own random numbers."""
 
     def __init__(self, probability: float, streams: Streams) -> None:
-        super().__init__()
+        super().__init__(probability)
         self._alone, self.streams = coins.Dropout(probability), streams
         self._ones: dict[torch.Size, Tensor] = {}
 
@@ -258,7 +266,7 @@ def stackable(network: nn.Module) -> str | None:
     'LSTM layers have no stacked form'
     """
     for module in network.modules():
-        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, coins.Dropout):
+        if type(module) not in (*_PLAIN, InputLayer, layers.Linear, nn.Linear, coins.Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
 
@@ -350,12 +358,12 @@ class Stack:
         return stacked
 
     def _in_two_kernels(self, gradients: Sequence[Tensor]) -> Tensor:
-        from lossnet.training import kernels  # only where there is Triton
+        from lossnet.kernels import adamw  # only where there is Triton
 
         with torch.no_grad():
-            return kernels.adamw(
+            return adamw.adamw(
                 self.parameters,
-                [gradient.contiguous() for gradient in gradients],
+                [g if g[0].is_contiguous() else g.contiguous() for g in gradients],
                 self._state["exp_avg"],
                 self._state["exp_avg_sq"],
                 self._state["step"],

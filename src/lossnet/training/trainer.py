@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet import scores
+from lossnet import kernels, scores
 from lossnet.methods.base import Method, Stage, Update
 from lossnet.precision import products
 from lossnet.spaces import Batch
@@ -279,7 +280,11 @@ class Trainer:
         self.method.eval()
         whole = stage.predict if self.views is None else self.views.quick(stage.predict)
         measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
-        self._close_epoch(stage, self.processes.from_first(measure))
+        self._conclude(stage, self.processes.from_first(measure))
+
+    def _conclude(self, stage: Stage, metrics: dict[str, float]) -> None:
+        """Closes an epoch that came to these metrics, and tells the tracker."""
+        self._close_epoch(stage, metrics)
         history = self._position.history
         if self.tracker is not None and self.processes.first:
             self.tracker.epoch(len(history), flat(history[-1]))
@@ -306,13 +311,14 @@ class Trainer:
         # Row numbers stay on the host, which knows from them how long sentences are.
         batches = (order.pin_memory() if self.device.type == "cuda" else order).split(self.batch_size)
         show.start_epoch(stage.name, position.epoch, self.max_epochs, len(batches), position.step)
+        words = self._words(len(batches)).to(self.device) if self._has_words else None
         pending: list[Readings] = []
         # Reading a value from a GPU waits for it, so there it is done rarely.
         interval = 1 if self.device.type == "cpu" else 64
         clock = time.monotonic()
         for step in range(position.step, len(batches)):
             batch = train.batch(batches[step]).to(self.device)
-            pending.append(self._run_batch(batch))
+            pending.append(self._run_batch(batch, None if words is None else words[step : step + 1]))
             position.steps_taken += sum(quantity == "loss" for _, quantity in pending[-1][0])
             position.step = step + 1
             last, stop = position.step == len(batches), self.processes.any(self._stop_requested)
@@ -329,11 +335,15 @@ class Trainer:
             if save:
                 self._save()
 
-    def _take_steps(self, stage: Stage, batch: Batch) -> Readings:
+    def _take_steps(self, stage: Stage, batch: Batch, words: Tensor | None) -> Readings:
         """Takes a batch's optimizer steps; returns each one's loss, gradient norm and what it measured."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        with self.processes.share(batch) as own, products(self.device, rounded=True):
+        with (
+            self.processes.share(batch) as own,
+            products(self.device, rounded=True),
+            kernels.allowed(words),
+        ):
             for update in stage.updates(own):
                 readings = self._apply(update)
                 names += [(update.network, quantity) for quantity in readings]
@@ -370,21 +380,46 @@ class Trainer:
         """The data order: a function of seed, stage and epoch alone, so resuming needs no loader state."""
         return torch.randperm(instances, generator=torch.Generator().manual_seed(self._epoch_seed()))
 
-    def _epoch_seed(self) -> int:
-        numbers = [self.seed, self._position.stage, self._position.epoch]
+    @property
+    def _has_words(self) -> bool:
+        """Whether kernels get random words: several processes draw for the whole batch instead."""
+        return self.device.type == "cuda" and self.processes.count == 1
+
+    def _words(self, batches: int) -> Tensor:
+        """Random words of an epoch's batches, ``(batches, WORDS)``, by seed, stage and epoch as the order."""
+        generator = torch.Generator().manual_seed(self._epoch_seed(1))
+        return torch.randint(2**63 - 1, (batches, kernels.WORDS), generator=generator)
+
+    def _epoch_seed(self, *more: int) -> int:
+        numbers = [self.seed, self._position.stage, self._position.epoch, *more]
         return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
     def _account(self, stage: Stage, pending: list[Readings]) -> None:
         """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""
-        rows = torch.cat([values for _, values in pending]).tolist()
         names = [name for part, _ in pending for name in part]
-        for index, ((network, quantity), value) in enumerate(zip(names, rows, strict=True)):
+        values = torch.cat([values for _, values in pending]).double().cpu().numpy()
+        self._add(stage, names, _places(names), values)
+
+    def _add(
+        self,
+        stage: Stage,
+        names: Sequence[tuple[str, str]],
+        places: Mapping[tuple[str, str], list[int]],
+        values: NDArray[np.float64],
+    ) -> None:
+        """Adds values to the totals of their names, each of which has some `_places`."""
+        if not np.isfinite(values).all():
+            self._check(stage, names, values)
+        for (network, quantity), own in places.items():
+            total = self._position.totals.setdefault(network, {}).setdefault(quantity, [0.0, 0.0])
+            total[0] += float(values[own].sum())
+            total[1] += len(own)
+
+    def _check(self, stage: Stage, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:
+        for index, ((network, quantity), value) in enumerate(zip(names, values, strict=True)):
             if quantity in ("loss", "gradient_norm") and not math.isfinite(value):
                 back = sum(later == "loss" for _, later in names[index + 1 :])
                 self._complain(stage, network, f"{quantity.replace('_', ' ')} {value:g}", back)
-            total = self._position.totals.setdefault(network, {}).setdefault(quantity, [0.0, 0.0])
-            total[0] += value
-            total[1] += 1
 
     def _complain(self, stage: Stage, name: str, what: str, back: int) -> None:
         rate = float(self._optimizers[name].param_groups[0]["lr"])
@@ -548,6 +583,14 @@ class Trainer:
         self.processes.any(False)  # none leaves before the first one has saved
         where = "" if self.checkpoint is None else f"; progress is saved in {self.checkpoint}"
         raise Interrupted(f"stopped {self._position.place}{where}", self.checkpoint)
+
+
+def _places(names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
+    """Where each name stands."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for index, name in enumerate(names):
+        places.setdefault(name, []).append(index)
+    return places
 
 
 def _averages(totals: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:

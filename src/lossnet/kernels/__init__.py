@@ -1,0 +1,222 @@
+"""What steps of training on a GPU do in kernels of their own: one, where torch would start five.
+
+The networks of a multi-label classifier are so small that a GPU spends its time on starting kernels.  In
+here are layers with their softplus and dropout, losses with their slopes, samples, and the optimizer's step;
+each for several networks side by side, ``R``, of which a lone one is the case of ``R = 1``.  The functions
+of this package return None where torch is to do the same: on a CPU, outside of training steps, where products
+must be exact (`lossnet.precision`), for types other than float32, without Triton.
+
+Random numbers come from words that are drawn ahead, `WORDS` for a batch, so that a network draws the same
+alone and beside others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from lossnet.precision import may_round
+
+__all__ = [
+    "WORDS",
+    "allowed",
+    "candidates",
+    "contrast",
+    "cross_entropy",
+    "layer",
+    "read_out",
+    "weighed",
+    "works",
+]
+
+#: products of more rows, and layers of more weights, keep a GPU busy as torch computes them
+_ROWS, _WEIGHTS = 128, 1 << 22
+#: losses of wider rows are torch's
+_WIDTH = 1 << 14
+#: random words of a network for a batch; few batches need more
+WORDS = 64
+
+
+class _Words:
+    """Random words of a batch, one for each network at a time."""
+
+    def __init__(self, words: Tensor) -> None:
+        self._words, self._taken = words, 0
+        self._sets: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def take(self) -> Tensor:
+        """The next, ``(R,)``."""
+        again, index = divmod(self._taken, self._words.shape[1])
+        self._taken += 1
+        word = self._words[:, index]
+        return word + again * 0x9E3779B97F4A7C1 if again else word
+
+    def remember(self, drawn: Tensor, short: Tensor) -> None:
+        """Keeps the short copy of label sets."""
+        self._sets[drawn.untyped_storage().data_ptr()] = drawn, short
+
+    def short(self, y: Tensor) -> Tensor | None:
+        """The short copy of these sets ``(…, labels)``, ``(…, apart)``, if they have been drawn here."""
+        drawn, short = self._sets.get(y.untyped_storage().data_ptr(), (None, None))
+        if drawn is None or short is None or not y.is_contiguous() or y.requires_grad or y._version:
+            return None
+        labels = drawn.shape[-1]
+        start, rest = divmod(int(y.storage_offset()), labels)
+        if rest or y.shape[-1] != labels:
+            return None
+        flat = short.view(-1, short.shape[-1])
+        return flat[start : start + y.numel() // labels].view(*y.shape[:-1], -1)
+
+
+_words: ContextVar[_Words | None] = ContextVar("words", default=None)
+
+
+@contextmanager
+def allowed(words: Tensor | None) -> Iterator[None]:
+    """In here kernels are used where they can be, with random words ``(R, n)``, int64.
+
+    >>> with allowed(torch.zeros(1, 8, dtype=torch.int64)):
+    ...     layer(torch.ones(1, 2), torch.ones(2, 3), None, upright=True) is None  # on a CPU
+    True
+    """
+    token = _words.set(None if words is None else _Words(words))
+    try:
+        yield
+    finally:
+        _words.reset(token)
+
+
+def layer(
+    x: Tensor, weight: Tensor, bias: Tensor | None, upright: bool, active: bool = False, dropout: float = 0.0
+) -> Tensor | None:
+    """``x W + b``, its softplus where ``active``, and of that what dropout leaves; ``(R·b, …, outputs)``.
+
+    Inputs are ``(R·b, …, inputs)``, weights ``(R, inputs, outputs)`` if ``upright`` and else ``(R, outputs,
+    inputs)``, or without ``R`` for one network.
+    """
+    words = _words_for(x, weight)
+    if words is None or not 0 <= dropout < 1:
+        return None
+    weight = weight if weight.dim() == 3 else weight.unsqueeze(0)
+    if weight[0].numel() > _WEIGHTS:
+        return None
+    rows = x.reshape(len(weight), -1, x.shape[-1])
+    from lossnet.kernels import layers
+
+    if rows.shape[1] > _ROWS:
+        short = words.short(x) if upright and bias is None and not active else None
+        if short is None:
+            return None
+        from lossnet.kernels import sets
+
+        return sets.mix(short.view(*rows.shape[:2], -1), weight).view(*x.shape[:-1], -1)
+
+    bias = None if bias is None else bias.view(len(weight), -1)
+    word = words.take() if dropout else None
+    return layers.layer(rows, weight, bias, upright, active, dropout, word).view(*x.shape[:-1], -1)
+
+
+def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:
+    """``Σ_j v_j softplus(h_j)`` of ``(R·b, K, hidden)``, as ``(R·b, K)``.
+
+    Weights are those of a layer to one output, ``(R, 1, hidden)`` or ``(1, hidden)``.
+    """
+    if _words_for(hidden, weights) is None or hidden.shape[-1] > 1024:
+        return None
+    from lossnet.kernels import readout
+
+    flat = weights.flatten(0, -2)
+    return readout.read_out(hidden.reshape(len(flat), -1, hidden.shape[-1]), flat).view(hidden.shape[:-1])
+
+
+def contrast(energies: Tensor, offset: Tensor | float) -> Tensor | None:
+    """``−log softmax(offset − E)`` of the first of candidates, ``(batch,)``; both are ``(batch, 1 + K)``."""
+    if not isinstance(offset, Tensor) or offset.requires_grad or energies.shape[1] > _WIDTH:
+        return None
+    if _words_for(energies, offset) is None:
+        return None
+    from lossnet.kernels import losses
+
+    return losses.contrast(energies, offset)
+
+
+def cross_entropy(logits: Tensor, truth: Tensor) -> Tensor | None:
+    """``Σ_i softplus(l_i) − y_i l_i`` of logits and truth ``(batch, labels)``, ``(batch,)``."""
+    if truth.requires_grad or logits.dim() != 2 or logits.shape[1] > _WIDTH:
+        return None
+    if _words_for(logits, truth) is None:
+        return None
+    from lossnet.kernels import losses
+
+    return losses.cross_entropy(logits, truth)
+
+
+def candidates(logits: Tensor, truth: Tensor, samples: int, count: int) -> Tensor | None:
+    """The truth and samples beside it, ``count`` times, ``(count, R·b, 1 + samples, labels)``.
+
+    Logits and truth are ``(R·b, labels)``; NaN is never drawn.
+    """
+    words = _words_for(logits, truth)
+    if words is None:
+        return None
+    from lossnet.kernels import sets
+
+    drawn, short = sets.draw(logits, truth, samples, count, words.take())
+    words.remember(drawn, short)
+    return drawn
+
+
+def weighed(y: Tensor, weights: Tensor) -> Tensor | None:
+    """``Σ weights · y`` of `candidates` ``(…, batch, K, labels)``, as ``(…, batch, K)``.
+
+    Weights are ``(batch, labels)``.
+    """
+    words = _words_for(y, weights)
+    short = None if words is None else words.short(y)
+    if short is None:
+        return None
+    from lossnet.kernels import sets
+
+    return sets.weigh(short, weights)
+
+
+def _words_for(*tensors: Tensor) -> _Words | None:
+    """Where random words are to be had, if kernels are to work on these tensors."""
+    words = _words.get()
+    if words is None or not all(
+        tensor.is_cuda and tensor.dtype == torch.float32 and tensor.layout == torch.strided
+        for tensor in tensors
+    ):
+        return None
+    fits = may_round() and not torch.is_autocast_enabled("cuda") and works(tensors[0].device)
+    return words if fits else None
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Whether kernels can be made and run there: Triton needs a compiler, and a GPU that it knows."""
+    if find_spec("triton") is None:
+        return False
+    one, other, first, second = ([torch.ones(3, device=device)] for _ in range(4))
+    steps, rate, decay, clip = (torch.ones(1, device=device) for _ in range(4))
+    word = torch.ones(1, dtype=torch.int64, device=device)
+    try:
+        from lossnet.kernels import adamw, layers, sets
+
+        adamw.adamw(one, other, first, second, [steps], rate, decay, clip, (0.9, 0.999), 1e-8)
+        x = torch.ones(1, 16, 16, device=device)
+        layers.layer(x, x, None, True, True, 0.5, word)
+        _, short = sets.draw(x[0], x[0], 3, 1, word)
+        sets.mix(short.view(1, -1, 16), x)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"torch's slower kernels are used, since Triton fails: {reason}", stacklevel=2)
+        return False
+    return True

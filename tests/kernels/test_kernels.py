@@ -1,0 +1,236 @@
+"""Kernels against formulas in float64, and networks alone against the same beside others."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lossnet import kernels
+from lossnet.nets import MLP
+from lossnet.precision import products
+from lossnet.spaces import MultiLabel, Prediction
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+#: factors of products have 11 bits
+ROUNDED = 2e-3
+
+
+def words(networks=1, count=8):
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(2**62, (networks, count), generator=generator)
+
+
+def near(found, expected, within=ROUNDED):
+    assert found.shape == expected.shape
+    assert (found.double() - expected).norm() <= within * expected.norm()
+
+
+@pytest.fixture
+def steps():
+    """Training steps on a GPU, as a trainer takes them."""
+    with products(torch.device("cuda"), rounded=True), kernels.allowed(words().cuda()):
+        yield
+
+
+def test_torch_does_it_on_a_cpu_and_outside_of_steps():
+    x, weight = torch.ones(4, 3), torch.ones(3, 2)
+    with kernels.allowed(words()), products(torch.device("cuda"), rounded=True):
+        assert kernels.layer(x, weight, None, upright=True) is None
+        assert kernels.cross_entropy(x, x) is None
+        assert kernels.candidates(x, x, 2, 2) is None
+    if torch.cuda.is_available():
+        assert kernels.layer(x.cuda(), weight.cuda(), None, upright=True) is None
+
+
+def test_words_do_not_run_out():
+    taken = kernels._Words(words(2, 3))
+    every = torch.stack([taken.take() for _ in range(7)], 1)
+    assert torch.equal(every[:, :3], words(2, 3))
+    assert len(every.unique()) == 14
+
+
+def layers(upright, networks, rows=33, inputs=70, outputs=41):
+    torch.manual_seed(0)
+    x = torch.randn(networks * rows, inputs, device="cuda", requires_grad=True)
+    shape = (networks, inputs, outputs) if upright else (networks, outputs, inputs)
+    weight = torch.randn(shape, device="cuda", requires_grad=True)
+    bias = torch.randn(networks, outputs, device="cuda", requires_grad=True)
+    return x, weight, bias
+
+
+def formula(x, weight, bias, upright, active, kept):
+    x, weight, bias = x.double(), weight.double(), bias.double()
+    out = x.unflatten(0, (len(weight), -1)) @ (weight if upright else weight.mT) + bias.unsqueeze(1)
+    out = F.softplus(out) if active else out
+    return out.flatten(0, 1) * kept
+
+
+@gpu
+@pytest.mark.parametrize("upright", [True, False])
+@pytest.mark.parametrize("networks", [1, 3])
+@pytest.mark.parametrize(("active", "dropout"), [(False, 0.0), (True, 0.0), (True, 0.3)])
+def test_a_layer_and_its_gradients(upright, networks, active, dropout):
+    inputs = layers(upright, networks)
+    with products(torch.device("cuda"), rounded=True), kernels.allowed(words(networks).cuda()):
+        out = kernels.layer(*inputs, upright, active, dropout)
+    kept = (out.detach() != 0).double() / (1 - dropout)
+    assert abs(kept.mean().item() - 1) < 0.1
+    expected = formula(*inputs, upright, active, kept)
+    near(out, expected)
+    slopes = torch.randn_like(out)
+    found = torch.autograd.grad(out, inputs, slopes, retain_graph=True)
+    wanted = torch.autograd.grad(expected, inputs, slopes.double(), create_graph=True)
+    again = torch.autograd.grad(out, inputs, slopes, create_graph=True)
+    for one, other, differentiable in zip(found, wanted, again, strict=True):
+        near(one, other)
+        near(differentiable, other)
+    second = torch.autograd.grad(sum((one**2).sum() for one in again), inputs[:2])
+    reference = torch.autograd.grad(sum((one**2).sum() for one in wanted), inputs[:2])
+    for one, other in zip(second, reference, strict=True):
+        near(one, other, 4 * ROUNDED)
+
+
+@gpu
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_network_draws_alone_what_it_draws_beside_others(dropout):
+    x, weight, bias = layers(upright=True, networks=3)
+    drawn = words(3).cuda()
+    with products(x.device, rounded=True):
+        with kernels.allowed(drawn):
+            together = kernels.layer(x, weight, bias, True, True, dropout).chunk(3)
+        with kernels.allowed(drawn[1:2]):
+            alone = kernels.layer(x.chunk(3)[1], weight[1], bias[1], True, True, dropout)
+    assert torch.equal(alone != 0, together[1] != 0)
+    torch.testing.assert_close(alone, together[1], rtol=1e-5, atol=1e-5)
+
+
+@gpu
+def test_a_value_that_is_no_number_is_not_lost(steps):
+    x, weight, bias = layers(upright=False, networks=1)
+    for bad, active in ((float("nan"), True), (float("inf"), False)):
+        with torch.no_grad():
+            weight[0, 2, 3] = bad
+        out = kernels.layer(x, weight, bias, False, active)
+        assert not out[:, 2].isfinite().any()
+        assert out[:, 3:].isfinite().all()
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+        assert not gradient.isfinite().all()
+
+
+@gpu
+@pytest.mark.parametrize("networks", [1, 3])
+def test_the_read_out_of_an_energy(networks):
+    torch.manual_seed(0)
+    hidden = torch.randn(networks * 7, 11, 50, device="cuda", requires_grad=True)
+    weights = torch.randn(networks, 1, 50, device="cuda", requires_grad=True)
+    with products(hidden.device, rounded=True), kernels.allowed(words(networks).cuda()):
+        found = kernels.read_out(hidden, weights)
+    each = weights.double().repeat_interleave(7, 0)
+    expected = (F.softplus(hidden.double()) * each).sum(-1)
+    near(found, expected, 1e-5)
+    slopes = torch.randn_like(found)
+    given = torch.autograd.grad(found, (hidden, weights), slopes, retain_graph=True)
+    wanted = torch.autograd.grad(expected, (hidden, weights), slopes.double(), retain_graph=True)
+    again = torch.autograd.grad(found, (hidden, weights), slopes, create_graph=True)
+    for one, differentiable, other in zip(given, again, wanted, strict=True):
+        near(one, other, 1e-5)
+        near(differentiable, other, 1e-5)
+
+
+@gpu
+@pytest.mark.parametrize("width", [1, 21, 300])
+def test_the_contrast_of_candidates(steps, width):
+    torch.manual_seed(0)
+    energies = (30 * torch.randn(9, width, device="cuda")).requires_grad_()
+    offset = 30 * torch.randn(9, width, device="cuda")
+    found = kernels.contrast(energies, offset)
+    expected = -(offset.double() - energies.double()).log_softmax(1)[:, 0]
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    slopes = torch.randn_like(found)
+    (given,) = torch.autograd.grad(found, energies, slopes)
+    (wanted,) = torch.autograd.grad(expected, energies, slopes.double())
+    torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-5)
+
+
+@gpu
+def test_cross_entropy(steps):
+    torch.manual_seed(0)
+    logits = (20 * torch.randn(9, 983, device="cuda")).requires_grad_()
+    truth = (torch.rand(9, 983, device="cuda") < 0.1).float()
+    found = kernels.cross_entropy(logits, truth)
+    expected = F.binary_cross_entropy_with_logits(logits.double(), truth.double(), reduction="none").sum(1)
+    near(found, expected, 1e-6)
+    (given,) = torch.autograd.grad(found.sum(), logits)
+    (wanted,) = torch.autograd.grad(expected.sum(), logits)
+    torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        logits[3, 4] = float("nan")
+    assert kernels.cross_entropy(logits, truth).isnan().tolist() == [row == 3 for row in range(9)]
+
+
+@gpu
+@pytest.mark.parametrize("labels", [5, 8, 1500])
+def test_candidates_are_the_truth_and_draws_by_chance(labels):
+    torch.manual_seed(0)
+    logits, truth = 2 * torch.randn(6, labels, device="cuda"), torch.ones(6, labels, device="cuda")
+    truth[::2, 1:] = 0
+    drawn = words(2).cuda()
+    with products(logits.device, rounded=True):
+        with kernels.allowed(drawn):
+            found = kernels.candidates(logits, truth, samples=6, count=1000)
+        with kernels.allowed(drawn[1:]):
+            alone = kernels.candidates(logits[3:], truth[3:], samples=6, count=1000)
+    assert found.shape == (1000, 6, 7, labels)
+    assert torch.equal(found[:, 3:], alone)
+    assert (found[:, :, 0] == truth).all()
+    samples = found[:, :, 1:]
+    assert ((samples == 0) | (samples == 1)).all()
+    assert (samples.mean((0, 2)) - logits.sigmoid()).abs().max() < 5 * (0.25 / 6000) ** 0.5
+    assert torch.corrcoef(samples[:, 0].flatten(1).T[:50]).fill_diagonal_(0).abs().max() < 0.2
+
+
+@gpu
+@pytest.mark.parametrize("networks", [1, 2])
+def test_drawn_sets_are_mixed_and_weighed(networks):
+    torch.manual_seed(0)
+    logits = torch.randn(networks * 16, 43, device="cuda", requires_grad=True)
+    weight = torch.randn(networks, 43, 24, device="cuda", requires_grad=True)
+    with products(logits.device, rounded=True), kernels.allowed(words(networks).cuda()):
+        every = kernels.candidates(logits.detach(), torch.zeros_like(logits), samples=20, count=3)
+        drawn = every[1]
+        mixed = kernels.layer(drawn, weight, None, upright=True)
+        weighed, of_all = kernels.weighed(drawn, logits), kernels.weighed(every, logits)
+        assert kernels.layer(drawn.clone(), weight, None, upright=True) is None
+        assert kernels.weighed(drawn[:, 1:], logits) is None, "they do not lie together"
+        drawn.mul_(2)
+        assert kernels.weighed(drawn, logits) is None, "they have changed"
+        drawn.div_(2)
+    y = every.double()
+    expected = y[1].unflatten(0, (networks, -1)).flatten(1, 2) @ weight.double()
+    near(mixed.reshape(expected.shape), expected)
+    slopes = torch.randn_like(mixed)
+    (given,) = torch.autograd.grad(mixed, weight, slopes)
+    (wanted,) = torch.autograd.grad(expected, weight, slopes.double().reshape(expected.shape))
+    near(given, wanted, 1e-5)
+    for found, sets in ((weighed, y[1]), (of_all, y)):
+        expected = (sets * logits.double().unsqueeze(1)).sum(-1)
+        near(found, expected, 1e-5)
+        slopes = torch.randn_like(found)
+        (wanted,) = torch.autograd.grad(expected, logits, slopes.double(), retain_graph=True)
+        for again in (False, True):
+            (given,) = torch.autograd.grad(found, logits, slopes, create_graph=again, retain_graph=True)
+            near(given, wanted, 1e-5)
+
+
+@gpu
+def test_a_network_in_kernels_is_the_same_network(steps):
+    torch.manual_seed(0)
+    net = MLP(50, hidden=60, layers=2, outputs=43).cuda()
+    x, truth = torch.randn(32, 50, device="cuda"), torch.ones(32, 43, device="cuda")
+    ours = Prediction(MultiLabel(43), net(x)).cross_entropy(truth).mean()
+    found = torch.autograd.grad(ours, list(net.parameters()))
+    with kernels.allowed(None):
+        theirs = Prediction(MultiLabel(43), net(x)).cross_entropy(truth).mean()
+    expected = torch.autograd.grad(theirs, list(net.parameters()))
+    near(ours.detach(), theirs.detach().double())
+    for one, other in zip(found, expected, strict=True):
+        near(one, other.double(), 2 * ROUNDED)
