@@ -4,7 +4,7 @@ A byte decides a draw of chance ``p`` in 255 of 256 cases: it is below or above 
 more bits are needed, which are computed from the place of the draw and a random word of its instance.  A
 chance of one half needs a bit.
 On a CPU, where `torch.bernoulli` makes four bytes or more for each draw, this is several times faster; the
-chances are as exact.  Elsewhere torch's own functions draw.
+chances are as exact.  Elsewhere torch's own functions draw, or `lossnet.kernels`.
 """
 
 from __future__ import annotations

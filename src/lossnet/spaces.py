@@ -103,7 +103,8 @@ def weighed(y: Tensor, weights: Tensor) -> Tensor:
     if y.is_cuda and alike and not torch.is_autocast_enabled("cuda"):
         with products(y.device, rounded=False):
             flat, column = y.flatten(units), weights.flatten(1).unsqueeze(2)
-            if y.requires_grad and flat.dim() == 3:
+            in_func = torch._C._functorch.maybe_current_level() is not None
+            if y.requires_grad and flat.dim() == 3 and not in_func:
                 total: Tensor = _Weighed.apply(flat, column)  # type: ignore[no-untyped-call]
                 return total.squeeze(-1)
             return (flat @ column).squeeze(-1)
@@ -289,7 +290,7 @@ class MultiLabel(_Binary):
     ) -> Tensor:
         """`rounds` where they belong at once: copies of so many numbers would take longer than drawing them.
 
-        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``.
+        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``; kernels draw without it.
         """
         found = kernels.candidates(logits, truth, samples, count) if mask is None else None
         if found is not None:

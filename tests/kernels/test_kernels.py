@@ -42,10 +42,47 @@ def test_torch_does_it_on_a_cpu_and_outside_of_steps():
 
 
 def test_words_do_not_run_out():
-    taken = kernels._Words(words(2, 3))
-    every = torch.stack([taken.take() for _ in range(7)], 1)
+    taken = kernels._Words(words(2, 3), sets=True)
+    every = torch.stack([taken.take() for _ in range(3000)], 1)
     assert torch.equal(every[:, :3], words(2, 3))
-    assert len(every.unique()) == 14
+    assert len(every.unique()) == 6000
+
+
+@gpu
+def test_kernels_are_tried_out_where_no_gradient_is_wanted(steps):
+    kernels.works.cache_clear()
+    kernels._work.cache_clear()
+    with torch.no_grad():
+        assert kernels.layer(*(part.detach() for part in layers(True, 1)), upright=True) is not None
+
+
+@gpu
+def test_shapes_that_do_not_fit_are_left_to_torch(steps):
+    x = torch.ones(4, 3, device="cuda")
+    assert kernels.layer(x, torch.ones(2, 5, device="cuda"), None, upright=True) is None
+    assert kernels.layer(x[:0], torch.ones(3, 5, device="cuda"), None, upright=True) is None
+    assert kernels.read_out(x.view(2, 2, 3), torch.ones(1, 2, device="cuda")) is None
+    assert kernels.cross_entropy(x, x[:, :2]) is None
+    assert kernels.contrast(x, x[:, :1]) is None
+    assert kernels.candidates(x, x[:2], 2, 2) is None
+    drawn = kernels.candidates(x, x, 2, 2)
+    assert kernels.weighed(drawn, x[:, :2]) is None
+    with kernels.allowed(words().cuda(), sets=False):
+        assert kernels.candidates(x / 2, x / 2, 2, 2) is None
+
+
+@gpu
+def test_inputs_that_lie_otherwise_have_the_same_second_derivatives(steps):
+    torch.manual_seed(0)
+    x = torch.randn(70, 33, device="cuda", requires_grad=True)
+    weight = torch.randn(70, 41, device="cuda", requires_grad=True)
+    out = kernels.layer(x.t(), weight, None, True, True)
+    expected = F.softplus(x.double().t() @ weight.double())
+    found = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+    wanted = torch.autograd.grad(expected.sum(), x, create_graph=True)[0]
+    for one in (x, weight):
+        second = torch.autograd.grad((found**2).sum(), one, retain_graph=True)[0]
+        near(second, torch.autograd.grad((wanted**2).sum(), one, retain_graph=True)[0], 4 * ROUNDED)
 
 
 def layers(upright, networks, rows=33, inputs=70, outputs=41):
@@ -146,9 +183,15 @@ def test_the_contrast_of_candidates(steps, width):
     expected = -(offset.double() - energies.double()).log_softmax(1)[:, 0]
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
     slopes = torch.randn_like(found)
-    (given,) = torch.autograd.grad(found, energies, slopes)
-    (wanted,) = torch.autograd.grad(expected, energies, slopes.double())
+    (given,) = torch.autograd.grad(found, energies, slopes, retain_graph=True)
+    (wanted,) = torch.autograd.grad(expected, energies, slopes.double(), create_graph=True)
     torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-5)
+    (again,) = torch.autograd.grad(found, energies, slopes, create_graph=True)
+    torch.testing.assert_close(again, wanted, rtol=1e-4, atol=1e-5)
+    (second,) = torch.autograd.grad((again**2).sum(), energies)
+    torch.testing.assert_close(
+        second, torch.autograd.grad((wanted**2).sum(), energies)[0], rtol=1e-3, atol=1e-4
+    )
 
 
 @gpu
@@ -159,9 +202,14 @@ def test_cross_entropy(steps):
     found = kernels.cross_entropy(logits, truth)
     expected = F.binary_cross_entropy_with_logits(logits.double(), truth.double(), reduction="none").sum(1)
     near(found, expected, 1e-6)
-    (given,) = torch.autograd.grad(found.sum(), logits)
+    (given,) = torch.autograd.grad(found.sum(), logits, retain_graph=True)
     (wanted,) = torch.autograd.grad(expected.sum(), logits)
-    torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-6)
+    (again,) = torch.autograd.grad(found.sum(), logits, create_graph=True)
+    for one in (given, again):
+        torch.testing.assert_close(one, wanted, rtol=1e-5, atol=1e-6)
+    (second,) = torch.autograd.grad(again.sum(), logits)
+    sure = logits.detach().double().sigmoid()
+    torch.testing.assert_close(second.double(), sure * (1 - sure), rtol=1e-4, atol=1e-6)
     with torch.no_grad():
         logits[3, 4] = float("nan")
     assert kernels.cross_entropy(logits, truth).isnan().tolist() == [row == 3 for row in range(9)]
@@ -208,9 +256,12 @@ def test_drawn_sets_are_mixed_and_weighed(networks):
     expected = y[1].unflatten(0, (networks, -1)).flatten(1, 2) @ weight.double()
     near(mixed.reshape(expected.shape), expected)
     slopes = torch.randn_like(mixed)
-    (given,) = torch.autograd.grad(mixed, weight, slopes)
     (wanted,) = torch.autograd.grad(expected, weight, slopes.double().reshape(expected.shape))
+    (given,) = torch.autograd.grad(mixed, weight, slopes, retain_graph=True)
     near(given, wanted, 1e-5)
+    (again,) = torch.autograd.grad(mixed, weight, slopes.requires_grad_(), create_graph=True)
+    near(again, wanted)
+    assert again.requires_grad, "by the slopes"
     for found, sets in ((weighed, y[1]), (of_all, y)):
         expected = (sets * logits.double().unsqueeze(1)).sum(-1)
         near(found, expected, 1e-5)

@@ -224,6 +224,18 @@ def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energ
     assert_same_gradients(next(updates).loss, expected, energy)
 
 
+def test_a_task_step_leaves_the_energy_alone_but_not_what_both_share(task_net, batch):
+    encoder = MLP(INPUTS, 6, 1).double()
+    encoder[0] = task_net[0]
+    energy = Sum(encoder, Local(6, LABELS), LabelInteraction(LABELS, 3)).double()
+    *_, update = joint(SEAL(task_net, energy, SPACE))(batch)
+    shared, alone = task_net[0].weight, energy.terms[1].mixing.weight
+    gradients = torch.autograd.grad(update.loss, [shared, alone], allow_unused=True)
+    assert gradients[0].abs().max() > 0
+    assert gradients[1] is None
+    assert all(parameter.requires_grad for parameter in energy.parameters())
+
+
 @every_loss
 def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
     weights = TaskLoss(energy=1.7, ce=0.6, score=2.5)

@@ -53,3 +53,12 @@ def test_linear_starts_kaiming_uniform_with_zero_bias():
     assert 0.99 * bound < layer.weight.abs().max() <= bound
     assert layer.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
     assert linear(2, 2, bias=False).bias is None
+
+
+def test_layers_of_ones_own_and_export_in_one_graph():
+    net = MLP(4, hidden=6, layers=2, outputs=3, dropout=0.5).eval()
+    x = torch.randn(5, 4)
+    exported = torch.export.export(net, (x,), strict=True).module()
+    torch.testing.assert_close(exported(x), net(x))
+    net[3] = nn.Linear(6, 6)
+    assert net(x).shape == (5, 3)

@@ -107,6 +107,8 @@ def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
         for ours, theirs in zip(together[seed], history, strict=True):
             assert ours["losses"] == pytest.approx(theirs["losses"], rel=2e-2 if rounded else 1e-3)
             assert ours["lr"] == pytest.approx(theirs["lr"])
+            if not rounded:
+                assert ours["valid"] == pytest.approx(theirs["valid"], rel=1e-2, abs=1e-2)
 
 
 def test_log_probabilities_are_those_of_a_cpu():

@@ -10,6 +10,7 @@ from torch import nn
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData
+from lossnet.data.dataset import ResidentData
 from lossnet.methods import CrossEntropy, Method, Stage, Update
 from lossnet.nets import MLP
 from lossnet.scores import metrics
@@ -17,6 +18,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss, Trainer, descent, predict
+from lossnet.training.evaluation import are_sets
 
 SMALL = Settings(
     task_hidden=8,
@@ -622,3 +624,9 @@ def test_passes_leave_the_global_generator_alone_and_repeat(train):
 def test_stages_cannot_be_passed_over(train):
     with pytest.raises(ValueError, match=r"trains in stages \(local energy, energy\)"):
         Trainer(made("spen", "margin"), progress=False).pass_over(train)
+
+
+def test_a_truth_of_ones_and_zeros_is_told_from_others(ten_rows):
+    assert are_sets(ten_rows, torch.device("cpu"))
+    soft = ResidentData(torch.ones(9, 3), torch.tensor([0.0, 1.0, 0.5]).expand(9, 3))
+    assert not are_sets(soft, torch.device("cpu"))

@@ -333,7 +333,8 @@ def _about_gpu(found: list[dict[str, Any]]) -> list[str]:
             f"| {one['data']} | {eager:.2f} | {alone:.3f} | {seconds} | {_verdict(alone, seconds)} "
             f"| {together:.3f} | {one['ratio']:.2f} | {times} | {_verdict(one['ratio'], times)} |"
         )
-    return lines
+    remarks = dict.fromkeys(one["remark"] for one in found if "remark" in one)
+    return [*lines, *(line for remark in remarks for line in ("", remark))]
 
 
 #: what is said of each part that was measured

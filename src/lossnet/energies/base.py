@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -34,9 +34,10 @@ class Energy(nn.Module):
         return partial(self.evaluate, self.encode(x))
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """In here no gradient is to reach the energy's parameters, and none is computed."""
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+    def frozen(self, but: Iterable[nn.Parameter] = ()) -> Iterator[None]:
+        """In here no gradient is computed for the energy's parameters, ``but`` for some."""
+        kept = set(but)
+        parameters = [one for one in self.parameters() if one.requires_grad and one not in kept]
         for parameter in parameters:
             parameter.requires_grad_(False)
         try:

@@ -13,7 +13,7 @@ alone and beside others.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -36,8 +36,8 @@ __all__ = [
     "works",
 ]
 
-#: products of more rows, and layers of more weights, keep a GPU busy as torch computes them
-_ROWS, _WEIGHTS = 128, 1 << 22
+#: products of more rows, and layers of more inputs or weights, keep a GPU busy as torch computes them
+_ROWS, _INPUTS, _WEIGHTS = 128, 1 << 17, 1 << 22
 #: losses of wider rows are torch's
 _WIDTH = 1 << 14
 #: random words of a network for a batch; few batches need more
@@ -47,8 +47,9 @@ WORDS = 64
 class _Words:
     """Random words of a batch, one for each network at a time."""
 
-    def __init__(self, words: Tensor) -> None:
+    def __init__(self, words: Tensor, sets: bool) -> None:
         self._words, self._taken = words, 0
+        self.sets = sets
         self._sets: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take(self) -> Tensor:
@@ -56,7 +57,7 @@ class _Words:
         again, index = divmod(self._taken, self._words.shape[1])
         self._taken += 1
         word = self._words[:, index]
-        return word + again * 0x9E3779B97F4A7C1 if again else word
+        return word + again * 0x9E3779B97F4A7C15 % (1 << 62) if again else word
 
     def remember(self, drawn: Tensor, short: Tensor) -> None:
         """Keeps the short copy of label sets."""
@@ -65,7 +66,9 @@ class _Words:
     def short(self, y: Tensor) -> Tensor | None:
         """The short copy of these sets ``(…, labels)``, ``(…, apart)``, if they have been drawn here."""
         drawn, short = self._sets.get(y.untyped_storage().data_ptr(), (None, None))
-        if drawn is None or short is None or not y.is_contiguous() or y.requires_grad or y._version:
+        if drawn is None or short is None or not y.is_contiguous() or y.requires_grad:
+            return None
+        if y._version or drawn._version:  # they have changed since
             return None
         labels = drawn.shape[-1]
         start, rest = divmod(int(y.storage_offset()), labels)
@@ -79,14 +82,16 @@ _words: ContextVar[_Words | None] = ContextVar("words", default=None)
 
 
 @contextmanager
-def allowed(words: Tensor | None) -> Iterator[None]:
+def allowed(words: Tensor | None, sets: bool = True) -> Iterator[None]:
     """In here kernels are used where they can be, with random words ``(R, n)``, int64.
+
+    ``sets`` says that the truth is made of ones and zeros, as `candidates` wants it.
 
     >>> with allowed(torch.zeros(1, 8, dtype=torch.int64)):
     ...     layer(torch.ones(1, 2), torch.ones(2, 3), None, upright=True) is None  # on a CPU
     True
     """
-    token = _words.set(None if words is None else _Words(words))
+    token = _words.set(None if words is None else _Words(words, sets))
     try:
         yield
     finally:
@@ -105,9 +110,10 @@ def layer(
     if words is None or not 0 <= dropout < 1:
         return None
     weight = weight if weight.dim() == 3 else weight.unsqueeze(0)
-    if weight[0].numel() > _WEIGHTS:
+    inputs, outputs = weight.shape[1:] if upright else weight.shape[:0:-1]
+    if inputs > _INPUTS or inputs * outputs > _WEIGHTS or inputs != x.shape[-1] or len(x) == 0:
         return None
-    rows = x.reshape(len(weight), -1, x.shape[-1])
+    rows = x.reshape(len(weight), -1, inputs)
     from lossnet.kernels import layers
 
     if rows.shape[1] > _ROWS:
@@ -120,7 +126,7 @@ def layer(
 
     bias = None if bias is None else bias.view(len(weight), -1)
     word = words.take() if dropout else None
-    return layers.layer(rows, weight, bias, upright, active, dropout, word).view(*x.shape[:-1], -1)
+    return layers.layer(rows, weight, bias, upright, active, dropout, word).view(*x.shape[:-1], outputs)
 
 
 def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:
@@ -128,7 +134,7 @@ def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:
 
     Weights are those of a layer to one output, ``(R, 1, hidden)`` or ``(1, hidden)``.
     """
-    if _words_for(hidden, weights) is None or hidden.shape[-1] > 1024:
+    if _words_for(hidden, weights) is None or not 0 < hidden.shape[-1] == weights.shape[-1] <= 1024:
         return None
     from lossnet.kernels import readout
 
@@ -138,7 +144,9 @@ def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:
 
 def contrast(energies: Tensor, offset: Tensor | float) -> Tensor | None:
     """``−log softmax(offset − E)`` of the first of candidates, ``(batch,)``; both are ``(batch, 1 + K)``."""
-    if not isinstance(offset, Tensor) or offset.requires_grad or energies.shape[1] > _WIDTH:
+    if not isinstance(offset, Tensor) or offset.requires_grad or offset.shape != energies.shape:
+        return None
+    if energies.dim() != 2 or energies.shape[1] > _WIDTH:
         return None
     if _words_for(energies, offset) is None:
         return None
@@ -149,7 +157,7 @@ def contrast(energies: Tensor, offset: Tensor | float) -> Tensor | None:
 
 def cross_entropy(logits: Tensor, truth: Tensor) -> Tensor | None:
     """``Σ_i softplus(l_i) − y_i l_i`` of logits and truth ``(batch, labels)``, ``(batch,)``."""
-    if truth.requires_grad or logits.dim() != 2 or logits.shape[1] > _WIDTH:
+    if truth.requires_grad or truth.shape != logits.shape or logits.dim() != 2 or logits.shape[1] > _WIDTH:
         return None
     if _words_for(logits, truth) is None:
         return None
@@ -164,7 +172,7 @@ def candidates(logits: Tensor, truth: Tensor, samples: int, count: int) -> Tenso
     Logits and truth are ``(R·b, labels)``; NaN is never drawn.
     """
     words = _words_for(logits, truth)
-    if words is None:
+    if words is None or not words.sets or truth.shape != logits.shape:
         return None
     from lossnet.kernels import sets
 
@@ -180,7 +188,7 @@ def weighed(y: Tensor, weights: Tensor) -> Tensor | None:
     """
     words = _words_for(y, weights)
     short = None if words is None else words.short(y)
-    if short is None:
+    if short is None or weights.shape != (y.shape[-3], y.shape[-1]):
         return None
     from lossnet.kernels import sets
 
@@ -189,34 +197,57 @@ def weighed(y: Tensor, weights: Tensor) -> Tensor | None:
 
 def _words_for(*tensors: Tensor) -> _Words | None:
     """Where random words are to be had, if kernels are to work on these tensors."""
+    if torch.compiler.is_compiling():
+        return None
     words = _words.get()
     if words is None or not all(
         tensor.is_cuda and tensor.dtype == torch.float32 and tensor.layout == torch.strided
         for tensor in tensors
     ):
         return None
-    fits = may_round() and not torch.is_autocast_enabled("cuda") and works(tensors[0].device)
+    if torch._C._functorch.maybe_current_level() is not None:  # one tensor stands for many inside vmap
+        return None
+    fits = may_round() and not torch.is_autocast_enabled("cuda") and _work(tensors[0].device)
     return words if fits else None
 
 
 @cache
 def works(device: torch.device) -> bool:
-    """Whether kernels can be made and run there: Triton needs a compiler, and a GPU that it knows."""
-    if find_spec("triton") is None:
-        return False
-    one, other, first, second = ([torch.ones(3, device=device)] for _ in range(4))
-    steps, rate, decay, clip = (torch.ones(1, device=device) for _ in range(4))
-    word = torch.ones(1, dtype=torch.int64, device=device)
-    try:
-        from lossnet.kernels import adamw, layers, sets
+    """Whether AdamW's kernels can be made and run there: Triton needs a compiler, and a GPU that it knows."""
+    return find_spec("triton") is not None and _runs(_step, device)
 
-        adamw.adamw(one, other, first, second, [steps], rate, decay, clip, (0.9, 0.999), 1e-8)
-        x = torch.ones(1, 16, 16, device=device)
-        layers.layer(x, x, None, True, True, 0.5, word)
-        _, short = sets.draw(x[0], x[0], 3, 1, word)
-        sets.mix(short.view(1, -1, 16), x)
+
+@cache
+def _work(device: torch.device) -> bool:
+    """Whether the others do: they need tensor cores that know TF32."""
+    return works(device) and _runs(_layers, device)
+
+
+def _runs(trial: Callable[[torch.device], None], device: torch.device) -> bool:
+    try:
+        trial(device)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(f"torch's slower kernels are used, since Triton fails: {reason}", stacklevel=2)
         return False
     return True
+
+
+def _step(device: torch.device) -> None:
+    from lossnet.kernels import adamw
+
+    one, other, first, second = ([torch.ones(3, device=device)] for _ in range(4))
+    steps, rate, decay, clip = (torch.ones(1, device=device) for _ in range(4))
+    adamw.adamw(one, other, first, second, [steps], rate, decay, clip, (0.9, 0.999), 1e-8)
+
+
+def _layers(device: torch.device) -> None:
+    from lossnet.kernels import layers, sets
+
+    word = torch.ones(1, dtype=torch.int64, device=device)
+    x = torch.ones(1, 16, 16, device=device)
+    weight = torch.ones(1, 16, 16, device=device, requires_grad=True)
+    _, short = sets.draw(x[0], x[0], 3, 1, word)
+    with torch.enable_grad():
+        hidden = layers.layer(x, weight, None, True, True, 0.5, word)
+        torch.autograd.grad(hidden.sum() + sets.mix(short.view(1, -1, 16), weight).sum(), weight)

@@ -41,6 +41,7 @@ def layer(
         dropout: the chance of an output to become 0, if it is active; others are scaled up.
         words: a random word for each network, ``(R,)``, for dropout.
     """
+    x, weight = x.contiguous(), weight.contiguous()
     result: Tensor = _Layer.apply(x, weight, bias, upright, active, dropout, words)  # type: ignore[no-untyped-call]
     return result
 
@@ -57,7 +58,6 @@ class _Layer(torch.autograd.Function):
         dropout: float,
         words: Tensor | None,
     ) -> Tensor:
-        x, weight = x.contiguous(), weight.contiguous()
         networks, rows, inputs = x.shape
         outputs = weight.shape[2 if upright else 1]
         out = x.new_empty(networks, rows, outputs)

@@ -8,7 +8,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from triton.language.extra import libdevice
 
 __all__ = ["contrast", "cross_entropy"]
@@ -16,13 +15,13 @@ __all__ = ["contrast", "cross_entropy"]
 
 def contrast(energies: Tensor, offset: Tensor) -> Tensor:
     """``−log softmax(offset − E)`` of the first of candidates, ``(batch,)``; both are ``(batch, 1 + K)``."""
-    result: Tensor = _Loss.apply(energies, offset, _contrast)  # type: ignore[no-untyped-call]
+    result: Tensor = _Loss.apply(energies.contiguous(), offset, _contrast, _of_contrast)  # type: ignore[no-untyped-call]
     return result
 
 
 def cross_entropy(logits: Tensor, truth: Tensor) -> Tensor:
     """``Σ_i softplus(l_i) − y_i l_i``, ``(batch,)``, of logits and truth ``(batch, labels)``."""
-    result: Tensor = _Loss.apply(logits, truth, _cross_entropy)  # type: ignore[no-untyped-call]
+    result: Tensor = _Loss.apply(logits.contiguous(), truth, _cross_entropy, _of_cross_entropy)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -30,8 +29,8 @@ class _Loss(torch.autograd.Function):
     """A loss of rows ``values`` given rows ``others`` that carry no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, others: Tensor, kernel: Any) -> Tensor:
-        values, others = values.contiguous(), others.contiguous()
+    def forward(ctx: Any, values: Tensor, others: Tensor, kernel: Any, slope: Any) -> Tensor:
+        others = others.contiguous()
         rows, width = values.shape
         losses, slopes = values.new_empty(rows), torch.empty_like(values)
         block = triton.next_power_of_2(width)
@@ -39,14 +38,25 @@ class _Loss(torch.autograd.Function):
             kernel[(rows,)](
                 values, others, losses, slopes, width, BLOCK=block, num_warps=1 if block <= 256 else 4
             )
-        ctx.save_for_backward(slopes)
+        ctx.save_for_backward(values, others, slopes)
+        ctx.slope = slope
         return losses
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (slopes,) = ctx.saved_tensors
-        return gradient.unsqueeze(1) * slopes, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        values, others, slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            slopes = ctx.slope(values, others)
+        return gradient.unsqueeze(1) * slopes, None, None, None
+
+
+def _of_contrast(energies: Tensor, offset: Tensor) -> Tensor:
+    share = (offset - energies).softmax(1)
+    return torch.cat([1 - share[:, :1], -share[:, 1:]], 1)
+
+
+def _of_cross_entropy(logits: Tensor, truth: Tensor) -> Tensor:
+    return torch.sigmoid(logits) - truth
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -20,14 +20,13 @@ _ROWS = 16
 
 def read_out(hidden: Tensor, weights: Tensor) -> Tensor:
     """``Σ_j v_j softplus(h_j)`` of ``(R, rows, hidden)`` with weights ``(R, hidden)``, as ``(R, rows)``."""
-    result: Tensor = _ReadOut.apply(hidden, weights)  # type: ignore[no-untyped-call]
+    result: Tensor = _ReadOut.apply(hidden.contiguous(), weights.contiguous())  # type: ignore[no-untyped-call]
     return result
 
 
 class _ReadOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weights: Tensor) -> Tensor:
-        hidden, weights = hidden.contiguous(), weights.contiguous()
         networks, rows, width = hidden.shape
         out = hidden.new_empty(networks, rows)
         with torch.cuda.device(hidden.device):
@@ -74,7 +73,7 @@ def _forward(hidden, weights, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.co
     network = tl.program_id(1).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row[:, None] < rows) & (column[None, :] < width)
-    at = network * rows * width + row[:, None] * width + column[None, :]
+    at = (network * rows + row[:, None]) * width + column[None, :]
     weight = tl.load(weights + network * width + column, column < width, other=0.0)
     summed = tl.sum(softplus(tl.load(hidden + at, inside, other=0.0)) * weight[None, :], 1)
     tl.store(out + network * rows + row, summed, row < rows)
@@ -89,7 +88,7 @@ def _backward(  # type: ignore[no-untyped-def]
     block, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, column = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row[:, None] < rows) & (column[None, :] < width)
-    at = network * rows * width + row[:, None] * width + column[None, :]
+    at = (network * rows + row[:, None]) * width + column[None, :]
     weight = tl.load(weights + network * width + column, column < width, other=0.0)
     each = tl.load(gradient + network * rows + row, row < rows, other=0.0)[:, None]
     value = tl.load(hidden + at, inside, other=0.0)

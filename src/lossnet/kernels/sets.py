@@ -17,8 +17,6 @@ from torch import Tensor
 
 __all__ = ["draw", "mix", "weigh"]
 
-#: samples that share a block of random numbers, which come by four
-_TOGETHER = 4
 _BLOCK = 1024
 #: what the bits of bfloat16's 1 mean in float16
 _ONE = 1.875
@@ -42,7 +40,7 @@ def draw(logits: Tensor, truth: Tensor, samples: int, count: int, words: Tensor)
     drawn = logits.new_empty(count, rows, 1 + samples, labels)
     short = logits.new_empty(count, rows, 1 + samples, apart, dtype=torch.bfloat16)
     with torch.cuda.device(logits.device):
-        _draw[(rows, count, max(1, triton.cdiv(samples, _TOGETHER)))](
+        _draw[(rows, count, max(1, triton.cdiv(samples, 4)))](
             logits,
             truth,
             words,
@@ -90,6 +88,8 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         (short,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            return None, torch.bmm(short[..., : ctx.labels].mT.to(gradient.dtype), gradient)
         gradient = gradient.contiguous()
         networks, rows, width = gradient.shape
         halves = gradient.new_empty(networks, rows, 2 * width, dtype=torch.bfloat16)
@@ -157,6 +157,7 @@ def _draw(  # type: ignore[no-untyped-def]
         at = row.to(tl.int64) * labels + label
         chance = 1 / (1 + tl.exp(-tl.load(logits + at, known, other=0.0)))
         chance = tl.where(known, chance, 0.0)
+        # Random numbers come by four: of as many samples.
         a, b, c, d = tl.rand4x(word, first + label, n_rounds=7)
         for i in tl.static_range(4):
             uniform = a if i == 0 else b if i == 1 else c if i == 2 else d
@@ -181,7 +182,7 @@ def _round(values, rounded, size, larger, ONE, BLOCK: tl.constexpr):  # type: ig
 @triton.jit  # type: ignore[untyped-decorator]
 def _halve(values, halves, size, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Numbers ``(…, width)`` as sums of two, ``(…, 2 width)``."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(values + at, at < size, other=0.0)
     high = value.to(tl.bfloat16)
     low = (value - high.to(tl.float32)).to(tl.bfloat16)

@@ -48,10 +48,11 @@ class DVN(EnergyMethod):
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
-        predicted = self.inference(energy, self.space, start, batch.mask).best
         attack = replace(self.inference, start="noise", candidates=1)
         mistaken = adversarial(energy, self.loss, batch.y)
-        attacked = attack(mistaken, self.space, start, batch.mask).best
+        with self.energy.frozen():
+            predicted = self.inference(energy, self.space, start, batch.mask).best
+            attacked = attack(mistaken, self.space, start, batch.mask).best
         candidates = torch.stack([predicted, attacked, batch.y], 1)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, candidates, prediction)

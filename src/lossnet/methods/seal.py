@@ -75,6 +75,6 @@ class SEAL(TaskNetMethod):
         if judge is not None:
             energy = judge(energy, batch.y)
         for _ in range(self.task_steps):
-            with self.energy.frozen():
+            with self.energy.frozen(but=self.task_net.parameters()):
                 loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)
             yield Update("task_net", loss)

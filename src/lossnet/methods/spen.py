@@ -60,7 +60,8 @@ class SPEN(EnergyMethod):
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
         objective = cost_augmented(energy, self.loss.score, batch.y)
-        found = self.inference(objective, self.space, start, batch.mask)
+        with self.energy.frozen():
+            found = self.inference(objective, self.space, start, batch.mask)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
         yield Update("energy", batch.mean(loss))

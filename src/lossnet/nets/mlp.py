@@ -59,11 +59,16 @@ def _through(modules: Sequence[Any], x: Tensor) -> Tensor:
     while left:
         layer = left.pop(0)
         hidden = None
-        if left and isinstance(left[0], nn.Softplus):
-            drops = [module.p for module in left[1:2] if isinstance(module, Dropout)]
-            rate = drops[0] if drops and layer.training else 0.0
+        if hasattr(layer, "upright") and left and _is_plain(left[0]):
+            drops = [module for module in left[1:2] if isinstance(module, Dropout)]
+            rate = drops[0].p if drops and drops[0].training else 0.0
             hidden = kernels.layer(x, layer.weight, layer.bias, layer.upright, active=True, dropout=rate)
             if hidden is not None:
                 del left[: 1 + len(drops)]
         x = layer(x) if hidden is None else hidden
     return x
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module is softplus as it is by default."""
+    return type(module) is nn.Softplus and (module.beta, module.threshold) == (1, 20)

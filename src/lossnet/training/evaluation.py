@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lossnet.methods.base import Predict
 from lossnet.spaces import Batch
 
-__all__ = ["Arranged", "Dataset", "Views", "arranged", "predict"]
+__all__ = ["Arranged", "Dataset", "Views", "are_sets", "arranged", "predict"]
 
 
 class Dataset(Protocol):
@@ -64,6 +64,12 @@ def predict(
             relaxed.append(model(batch.x, batch.mask))
             truth.append(batch.y)
     return _stack(relaxed), _stack(truth)
+
+
+def are_sets(data: Dataset, device: torch.device) -> bool:
+    """Whether the truth of all instances is made of ones and zeros."""
+    batches = (data.batch(rows).y for rows in torch.arange(len(data), device=device).split(4096))
+    return all(bool(((y == 0) | (y == 1)).all()) for y in batches)
 
 
 def _stack(parts: list[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ Outcome = list[dict[str, Any]] | NonFiniteLoss
 #: weights of the task loss that may differ between replicas
 _WEIGHTS = ("energy", "ce", "score")
 #: so many numbers of predictions at most are made at once
-_AT_ONCE = 1 << 28
+_AT_ONCE = 1 << 26
 #: what methods have beside networks, losses and numbers that may differ
 _FIXED = ("energy_steps", "task_steps", "through", "ratio", "every")
 
@@ -120,8 +120,9 @@ def fit_together(
         first._interruptible(),
         Progress() if progress else silent() as show,
     ):
+        first._look_at(train)
         for index, trainer in enumerate(trainers):
-            trainer._position = _Position()
+            trainer._position, trainer._truth_is_sets = _Position(), first._truth_is_sets
             found = trainer.checkpoint is not None and trainer.checkpoint.exists()
             with streams.own(index):
                 saved = trainer._read_checkpoint() if resume and found else None
@@ -145,7 +146,7 @@ class _Replicas:
 
     def __init__(self, trainers: Sequence[Trainer], streams: Streams) -> None:
         self.trainers, self.streams = trainers, streams
-        self.device = trainers[0].device
+        self.device, self.sets = trainers[0].device, trainers[0]._truth_is_sets
         methods = [trainer.method for trainer in trainers]
         self.stacks = {
             name: Stack(
@@ -194,7 +195,8 @@ class _Replicas:
         at_once = self.device.type == "cuda" and count * len(valid) * space.labels <= _AT_ONCE
         if at_once:
             self.method.eval()
-            relaxed, truth = predict(self._predict, valid, self.device)
+            rows = min(512, max(1, 8192 // count))
+            relaxed, truth = predict(self._predict, valid, self.device, rows)
             metrics = scores.label_metrics_of_each(space.decode(relaxed), truth)
         for index, trainer in enumerate(self.trainers):
             if index in self.diverged:
@@ -208,7 +210,8 @@ class _Replicas:
     def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """What each replica predicts, ``(batch, R, labels)``."""
         count = len(self.trainers)
-        together = self.stage.predict(x.repeat(count, 1), mask)
+        masks = None if mask is None else mask.repeat(count, 1)
+        together = self.stage.predict(x.repeat(count, 1), masks)
         return together.view(count, len(x), -1).transpose(0, 1)
 
     def _run_epoch(self, train: Dataset, show: Progress, leader: Trainer) -> None:
@@ -260,7 +263,7 @@ class _Replicas:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        with products(self.device, rounded=True), kernels.allowed(words):
+        with products(self.device, rounded=True), kernels.allowed(words, self.sets):
             self.streams.mark()
             for update in self.stage.updates(batch):
                 stack, gradients = self.stacks[update.network], update.gradients
@@ -277,7 +280,7 @@ class _Replicas:
     def _account(self, pending: Sequence[Readings]) -> None:
         """Adds readings to each replica's totals."""
         names = [name for part, _ in pending for name in part]
-        values = torch.cat([part for _, part in pending]).double().cpu().numpy()
+        values = torch.cat([part for _, part in pending]).cpu().double().numpy()
         places = _places(names)
         for index, trainer in enumerate(self.trainers):
             if index not in self.diverged:

@@ -4,7 +4,8 @@ Replica ``r`` of ``R`` has rows ``r·b … (r + 1)·b`` of every batch ``(R·b, 
 one by one (spaces, scores, losses, energies without parameters) needs no change; what is left is here::
 
     layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
-    draws       `Streams` lets each replica draw from its own random numbers, as it would alone
+    draws       `Streams` lets each replica draw from its own random numbers, as it would alone, where
+                `lossnet.kernels` do not draw
     numbers     `Each` is a setting that differs between replicas, ``λ · losses``
     steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
 

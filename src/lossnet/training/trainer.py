@@ -22,7 +22,7 @@ from torch import Tensor
 from lossnet import kernels, scores
 from lossnet.methods.base import Method, Stage, Update
 from lossnet.precision import products
-from lossnet.spaces import Batch
+from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -33,7 +33,7 @@ from lossnet.training.checkpoint import (
 )
 from lossnet.training.descent import descend
 from lossnet.training.distributed import Processes
-from lossnet.training.evaluation import Dataset, Views, arranged, predict
+from lossnet.training.evaluation import Dataset, Views, are_sets, arranged, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
 from lossnet.training.progress import Progress, silent
 from lossnet.training.tracking import Tracker, flat
@@ -160,6 +160,7 @@ class Trainer:
         self._best: dict[str, Tensor] = {}
         self._stop_requested = False
         self._run_batch: RunBatch
+        self._truth_is_sets = False
         self._last_saved = 0.0
         self._saving_took = 0.0
 
@@ -183,6 +184,7 @@ class Trainer:
         if self.views is not None:
             train = self.views.training(train)
         self._position = _Position()
+        self._look_at(train)
         devices = [self.device] if self.device.type == "cuda" else []
         show = Progress() if self.progress and self.processes.first else silent()
         self._last_saved = time.monotonic()
@@ -210,6 +212,7 @@ class Trainer:
             raise ValueError(f"it trains in stages ({names}), each on all data: data bit by bit will not do")
         if self.views is not None:
             data = self.views.training(data)
+        self._look_at(data)
         if not self._optimizers:
             self._prepare(stage, None)
         position = self._position
@@ -342,7 +345,7 @@ class Trainer:
         with (
             self.processes.share(batch) as own,
             products(self.device, rounded=True),
-            kernels.allowed(words),
+            kernels.allowed(words, self._truth_is_sets),
         ):
             for update in stage.updates(own):
                 readings = self._apply(update)
@@ -385,6 +388,11 @@ class Trainer:
         """Whether kernels get random words: several processes draw for the whole batch instead."""
         return self.device.type == "cuda" and self.processes.count == 1
 
+    def _look_at(self, train: Dataset) -> None:
+        """Notes what kernels may rely on."""
+        labels = isinstance(self.method.space, MultiLabel)
+        self._truth_is_sets = self._has_words and labels and are_sets(train, self.device)
+
     def _words(self, batches: int) -> Tensor:
         """Random words of an epoch's batches, ``(batches, WORDS)``, by seed, stage and epoch as the order."""
         generator = torch.Generator().manual_seed(self._epoch_seed(1))
@@ -397,7 +405,7 @@ class Trainer:
     def _account(self, stage: Stage, pending: list[Readings]) -> None:
         """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""
         names = [name for part, _ in pending for name in part]
-        values = torch.cat([values for _, values in pending]).double().cpu().numpy()
+        values = torch.cat([values for _, values in pending]).cpu().double().numpy()
         self._add(stage, names, _places(names), values)
 
     def _add(
