@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests docs/conf.py docs/tools
 
-.PHONY: install run test fuzz chromium postgresql docs notebooks bench bench-peers clean
+.PHONY: install run test fuzz chromium postgresql triton docs notebooks bench bench-peers clean
 
 install: .venv/installed
 
@@ -15,7 +15,7 @@ install: .venv/installed
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
 	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
 
-test: install chromium postgresql  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
+test: install chromium postgresql triton  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
@@ -31,6 +31,11 @@ chromium:  ## the browser that looks at the report; where there is none and none
 postgresql:  ## the server that workers of a search share; without one, its test is skipped
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
 		|| apt-get install --yes postgresql >/dev/null 2>&1 || echo "no PostgreSQL here"
+
+triton: install  ## what interprets a GPU's kernels where there is none; without it, their tests are skipped
+	@$(BIN)/python -c "import triton" 2>/dev/null \
+		|| $(BIN)/pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0 2>/dev/null \
+		|| echo "no Triton here"
 
 docs: install  ## the site, in build/docs; the tests build it too
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -11,6 +11,10 @@ import torch
 from lossnet import model
 from lossnet.data import MultiLabelData
 
+# Without a GPU, kernels are run by Triton's interpreter; it asks for this when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Elsewhere every run tries new examples; what they find should stop a developer, not somebody else's change.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):

@@ -9,7 +9,6 @@ from lossnet.nets import MLP
 from lossnet.precision import products
 from lossnet.spaces import MultiLabel, Prediction
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 #: factors of products have 11 bits
 ROUNDED = 2e-3
 
@@ -25,9 +24,9 @@ def near(found, expected, within=ROUNDED):
 
 
 @pytest.fixture
-def steps():
-    """Training steps on a GPU, as a trainer takes them."""
-    with products(torch.device("cuda"), rounded=True), kernels.allowed(words().cuda()):
+def steps(device):
+    """Training steps of one network."""
+    with kernels.allowed(words().to(device)):
         yield
 
 
@@ -48,34 +47,33 @@ def test_words_do_not_run_out():
     assert len(every.unique()) == 6000
 
 
-@gpu
-def test_kernels_are_tried_out_where_no_gradient_is_wanted(steps):
-    kernels.works.cache_clear()
-    kernels._work.cache_clear()
-    with torch.no_grad():
-        assert kernels.layer(*(part.detach() for part in layers(True, 1)), upright=True) is not None
+@pytest.mark.filterwarnings("error")
+def test_kernels_are_tried_out_where_no_gradient_is_wanted(device):
+    for trial in (kernels.works, kernels._work):
+        trial.cache_clear()
+        with torch.no_grad():
+            assert trial(device)
+        trial.cache_clear()
 
 
-@gpu
-def test_shapes_that_do_not_fit_are_left_to_torch(steps):
-    x = torch.ones(4, 3, device="cuda")
-    assert kernels.layer(x, torch.ones(2, 5, device="cuda"), None, upright=True) is None
-    assert kernels.layer(x[:0], torch.ones(3, 5, device="cuda"), None, upright=True) is None
-    assert kernels.read_out(x.view(2, 2, 3), torch.ones(1, 2, device="cuda")) is None
+def test_shapes_that_do_not_fit_are_left_to_torch(device, steps):
+    x = torch.ones(4, 3, device=device)
+    assert kernels.layer(x, torch.ones(2, 5, device=device), None, upright=True) is None
+    assert kernels.layer(x[:0], torch.ones(3, 5, device=device), None, upright=True) is None
+    assert kernels.read_out(x.view(2, 2, 3), torch.ones(1, 2, device=device)) is None
     assert kernels.cross_entropy(x, x[:, :2]) is None
     assert kernels.contrast(x, x[:, :1]) is None
     assert kernels.candidates(x, x[:2], 2, 2) is None
     drawn = kernels.candidates(x, x, 2, 2)
     assert kernels.weighed(drawn, x[:, :2]) is None
-    with kernels.allowed(words().cuda(), sets=False):
+    with kernels.allowed(words().to(device), sets=False):
         assert kernels.candidates(x / 2, x / 2, 2, 2) is None
 
 
-@gpu
-def test_inputs_that_lie_otherwise_have_the_same_second_derivatives(steps):
+def test_inputs_that_lie_otherwise_have_the_same_second_derivatives(device, steps):
     torch.manual_seed(0)
-    x = torch.randn(70, 33, device="cuda", requires_grad=True)
-    weight = torch.randn(70, 41, device="cuda", requires_grad=True)
+    x = torch.randn(70, 33, device=device, requires_grad=True)
+    weight = torch.randn(70, 41, device=device, requires_grad=True)
     out = kernels.layer(x.t(), weight, None, True, True)
     expected = F.softplus(x.double().t() @ weight.double())
     found = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
@@ -85,12 +83,12 @@ def test_inputs_that_lie_otherwise_have_the_same_second_derivatives(steps):
         near(second, torch.autograd.grad((wanted**2).sum(), one, retain_graph=True)[0], 4 * ROUNDED)
 
 
-def layers(upright, networks, rows=33, inputs=70, outputs=41):
+def layers(device, upright, networks, rows=33, inputs=70, outputs=41):
     torch.manual_seed(0)
-    x = torch.randn(networks * rows, inputs, device="cuda", requires_grad=True)
+    x = torch.randn(networks * rows, inputs, device=device, requires_grad=True)
     shape = (networks, inputs, outputs) if upright else (networks, outputs, inputs)
-    weight = torch.randn(shape, device="cuda", requires_grad=True)
-    bias = torch.randn(networks, outputs, device="cuda", requires_grad=True)
+    weight = torch.randn(shape, device=device, requires_grad=True)
+    bias = torch.randn(networks, outputs, device=device, requires_grad=True)
     return x, weight, bias
 
 
@@ -101,13 +99,12 @@ def formula(x, weight, bias, upright, active, kept):
     return out.flatten(0, 1) * kept
 
 
-@gpu
 @pytest.mark.parametrize("upright", [True, False])
 @pytest.mark.parametrize("networks", [1, 3])
 @pytest.mark.parametrize(("active", "dropout"), [(False, 0.0), (True, 0.0), (True, 0.3)])
-def test_a_layer_and_its_gradients(upright, networks, active, dropout):
-    inputs = layers(upright, networks)
-    with products(torch.device("cuda"), rounded=True), kernels.allowed(words(networks).cuda()):
+def test_a_layer_and_its_gradients(device, upright, networks, active, dropout):
+    inputs = layers(device, upright, networks)
+    with kernels.allowed(words(networks).to(device)):
         out = kernels.layer(*inputs, upright, active, dropout)
     kept = (out.detach() != 0).double() / (1 - dropout)
     assert abs(kept.mean().item() - 1) < 0.1
@@ -126,23 +123,21 @@ def test_a_layer_and_its_gradients(upright, networks, active, dropout):
         near(one, other, 4 * ROUNDED)
 
 
-@gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_network_draws_alone_what_it_draws_beside_others(dropout):
-    x, weight, bias = layers(upright=True, networks=3)
-    drawn = words(3).cuda()
-    with products(x.device, rounded=True):
-        with kernels.allowed(drawn):
-            together = kernels.layer(x, weight, bias, True, True, dropout).chunk(3)
-        with kernels.allowed(drawn[1:2]):
-            alone = kernels.layer(x.chunk(3)[1], weight[1], bias[1], True, True, dropout)
+def test_a_network_draws_alone_what_it_draws_beside_others(device, dropout):
+    x, weight, bias = layers(device, upright=True, networks=3)
+    drawn = words(3).to(device)
+    with kernels.allowed(drawn):
+        together = kernels.layer(x, weight, bias, True, True, dropout).chunk(3)
+    with kernels.allowed(drawn[1:2]):
+        alone = kernels.layer(x.chunk(3)[1], weight[1], bias[1], True, True, dropout)
     assert torch.equal(alone != 0, together[1] != 0)
     torch.testing.assert_close(alone, together[1], rtol=1e-5, atol=1e-5)
 
 
-@gpu
-def test_a_value_that_is_no_number_is_not_lost(steps):
-    x, weight, bias = layers(upright=False, networks=1)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_value_that_is_no_number_is_not_lost(device, steps):
+    x, weight, bias = layers(device, upright=False, networks=1)
     for bad, active in ((float("nan"), True), (float("inf"), False)):
         with torch.no_grad():
             weight[0, 2, 3] = bad
@@ -153,13 +148,12 @@ def test_a_value_that_is_no_number_is_not_lost(steps):
         assert not gradient.isfinite().all()
 
 
-@gpu
 @pytest.mark.parametrize("networks", [1, 3])
-def test_the_read_out_of_an_energy(networks):
+def test_the_read_out_of_an_energy(device, networks):
     torch.manual_seed(0)
-    hidden = torch.randn(networks * 7, 11, 50, device="cuda", requires_grad=True)
-    weights = torch.randn(networks, 1, 50, device="cuda", requires_grad=True)
-    with products(hidden.device, rounded=True), kernels.allowed(words(networks).cuda()):
+    hidden = torch.randn(networks * 7, 11, 50, device=device, requires_grad=True)
+    weights = torch.randn(networks, 1, 50, device=device, requires_grad=True)
+    with kernels.allowed(words(networks).to(device)):
         found = kernels.read_out(hidden, weights)
     each = weights.double().repeat_interleave(7, 0)
     expected = (F.softplus(hidden.double()) * each).sum(-1)
@@ -173,12 +167,11 @@ def test_the_read_out_of_an_energy(networks):
         near(differentiable, other, 1e-5)
 
 
-@gpu
 @pytest.mark.parametrize("width", [1, 21, 300])
-def test_the_contrast_of_candidates(steps, width):
+def test_the_contrast_of_candidates(device, steps, width):
     torch.manual_seed(0)
-    energies = (30 * torch.randn(9, width, device="cuda")).requires_grad_()
-    offset = 30 * torch.randn(9, width, device="cuda")
+    energies = (30 * torch.randn(9, width, device=device)).requires_grad_()
+    offset = 30 * torch.randn(9, width, device=device)
     found = kernels.contrast(energies, offset)
     expected = -(offset.double() - energies.double()).log_softmax(1)[:, 0]
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
@@ -194,11 +187,10 @@ def test_the_contrast_of_candidates(steps, width):
     )
 
 
-@gpu
-def test_cross_entropy(steps):
+def test_cross_entropy(device, steps):
     torch.manual_seed(0)
-    logits = (20 * torch.randn(9, 983, device="cuda")).requires_grad_()
-    truth = (torch.rand(9, 983, device="cuda") < 0.1).float()
+    logits = (20 * torch.randn(9, 983, device=device)).requires_grad_()
+    truth = (torch.rand(9, 983, device=device) < 0.1).float()
     found = kernels.cross_entropy(logits, truth)
     expected = F.binary_cross_entropy_with_logits(logits.double(), truth.double(), reduction="none").sum(1)
     near(found, expected, 1e-6)
@@ -215,34 +207,33 @@ def test_cross_entropy(steps):
     assert kernels.cross_entropy(logits, truth).isnan().tolist() == [row == 3 for row in range(9)]
 
 
-@gpu
 @pytest.mark.parametrize("labels", [5, 8, 1500])
-def test_candidates_are_the_truth_and_draws_by_chance(labels):
+def test_candidates_are_the_truth_and_draws_by_chance(device, labels):
     torch.manual_seed(0)
-    logits, truth = 2 * torch.randn(6, labels, device="cuda"), torch.ones(6, labels, device="cuda")
+    count = 1000 if device.type == "cuda" else 20  # an interpreter is slow
+    logits, truth = 2 * torch.randn(6, labels, device=device), torch.ones(6, labels, device=device)
     truth[::2, 1:] = 0
-    drawn = words(2).cuda()
-    with products(logits.device, rounded=True):
-        with kernels.allowed(drawn):
-            found = kernels.candidates(logits, truth, samples=6, count=1000)
-        with kernels.allowed(drawn[1:]):
-            alone = kernels.candidates(logits[3:], truth[3:], samples=6, count=1000)
-    assert found.shape == (1000, 6, 7, labels)
+    drawn = words(2).to(device)
+    with kernels.allowed(drawn):
+        found = kernels.candidates(logits, truth, samples=6, count=count)
+    with kernels.allowed(drawn[1:]):
+        alone = kernels.candidates(logits[3:], truth[3:], samples=6, count=count)
+    assert found.shape == (count, 6, 7, labels)
     assert torch.equal(found[:, 3:], alone)
     assert (found[:, :, 0] == truth).all()
     samples = found[:, :, 1:]
     assert ((samples == 0) | (samples == 1)).all()
-    assert (samples.mean((0, 2)) - logits.sigmoid()).abs().max() < 5 * (0.25 / 6000) ** 0.5
-    assert torch.corrcoef(samples[:, 0].flatten(1).T[:50]).fill_diagonal_(0).abs().max() < 0.2
+    assert (samples.mean((0, 2)) - logits.sigmoid()).abs().max() < 5 * (0.25 / (6 * count)) ** 0.5
+    if count > 100:
+        assert torch.corrcoef(samples[:, 0].flatten(1).T[:50]).fill_diagonal_(0).abs().max() < 0.2
 
 
-@gpu
 @pytest.mark.parametrize("networks", [1, 2])
-def test_drawn_sets_are_mixed_and_weighed(networks):
+def test_drawn_sets_are_mixed_and_weighed(device, networks):
     torch.manual_seed(0)
-    logits = torch.randn(networks * 16, 43, device="cuda", requires_grad=True)
-    weight = torch.randn(networks, 43, 24, device="cuda", requires_grad=True)
-    with products(logits.device, rounded=True), kernels.allowed(words(networks).cuda()):
+    logits = torch.randn(networks * 16, 43, device=device, requires_grad=True)
+    weight = torch.randn(networks, 43, 24, device=device, requires_grad=True)
+    with kernels.allowed(words(networks).to(device)):
         every = kernels.candidates(logits.detach(), torch.zeros_like(logits), samples=20, count=3)
         drawn = every[1]
         mixed = kernels.layer(drawn, weight, None, upright=True)
@@ -258,25 +249,24 @@ def test_drawn_sets_are_mixed_and_weighed(networks):
     slopes = torch.randn_like(mixed)
     (wanted,) = torch.autograd.grad(expected, weight, slopes.double().reshape(expected.shape))
     (given,) = torch.autograd.grad(mixed, weight, slopes, retain_graph=True)
-    near(given, wanted, 1e-5)
+    near(given, wanted, 3e-5)
     (again,) = torch.autograd.grad(mixed, weight, slopes.requires_grad_(), create_graph=True)
     near(again, wanted)
     assert again.requires_grad, "by the slopes"
     for found, sets in ((weighed, y[1]), (of_all, y)):
         expected = (sets * logits.double().unsqueeze(1)).sum(-1)
-        near(found, expected, 1e-5)
+        near(found, expected, 3e-5)
         slopes = torch.randn_like(found)
         (wanted,) = torch.autograd.grad(expected, logits, slopes.double(), retain_graph=True)
         for again in (False, True):
             (given,) = torch.autograd.grad(found, logits, slopes, create_graph=again, retain_graph=True)
-            near(given, wanted, 1e-5)
+            near(given, wanted, 3e-5)
 
 
-@gpu
-def test_a_network_in_kernels_is_the_same_network(steps):
+def test_a_network_in_kernels_is_the_same_network(device, steps):
     torch.manual_seed(0)
-    net = MLP(50, hidden=60, layers=2, outputs=43).cuda()
-    x, truth = torch.randn(32, 50, device="cuda"), torch.ones(32, 43, device="cuda")
+    net = MLP(50, hidden=60, layers=2, outputs=43).to(device)
+    x, truth = torch.randn(32, 50, device=device), torch.ones(32, 43, device=device)
     ours = Prediction(MultiLabel(43), net(x)).cross_entropy(truth).mean()
     found = torch.autograd.grad(ours, list(net.parameters()))
     with kernels.allowed(None):

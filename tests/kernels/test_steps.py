@@ -1,0 +1,74 @@
+"""Whole training steps in interpreted kernels; what a GPU does is in tests/training/test_gpu.py."""
+
+import numpy as np
+import pytest
+import torch
+
+from lossnet import kernels
+from lossnet.build import build
+from lossnet.data import MultiLabelData
+from lossnet.settings import Settings
+from lossnet.tasks import LabelTask
+from lossnet.training import Trainer, fit_together
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU interprets nothing")
+
+
+def data():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(16, 10)).astype("float32")
+    return MultiLabelData.from_arrays(x, (x @ random.normal(size=(10, 7)) > 1).astype("uint8"))
+
+
+def trainer(method, loss, seed=0, **settings):
+    small = {"task_hidden": 12, "energy_hidden": 12, "global_hidden": 6, "samples": 5, "inference_steps": 2}
+    torch.manual_seed(seed)
+    made = build(method, loss, Settings(**{**small, **settings}), LabelTask.of_size(10, 7))
+    return Trainer(made, seed=seed, max_epochs=1, batch_size=8, progress=False)
+
+
+@pytest.fixture
+def used(device, monkeypatch):
+    """How often each kernel was."""
+    counts = {}
+
+    def counted(name, kernel):
+        def call(*arguments, **options):
+            found = kernel(*arguments, **options)
+            counts[name] = counts.get(name, 0) + (found is not None)
+            return found
+
+        return call
+
+    for name in ("layer", "read_out", "contrast", "cross_entropy"):
+        monkeypatch.setattr(kernels, name, counted(name, getattr(kernels, name)))
+    return counts
+
+
+KINDS = {
+    "cross-entropy": ("cross-entropy", "none", {"layer", "cross_entropy"}),
+    "seal": ("seal", "nce", {"layer", "read_out", "contrast", "cross_entropy"}),
+    "dvn": ("dvn", "regression", {"layer", "read_out"}),
+    "spen": ("spen", "margin", {"layer", "read_out", "cross_entropy"}),
+    "implicit": ("implicit", "nce", {"layer", "read_out", "cross_entropy"}),
+}
+
+
+@pytest.mark.parametrize(("method", "loss", "kinds"), KINDS.values(), ids=KINDS)
+def test_steps_in_kernels_are_torchs_steps(used, monkeypatch, method, loss, kinds):
+    plain = {"task_dropout": 0.0, "energy_dropout": 0.0}
+    history = trainer(method, loss, **plain).fit(data(), data())
+    assert {name for name, count in used.items() if count} == kinds
+    monkeypatch.setattr(Trainer, "_has_words", False)
+    for ours, theirs in zip(history, trainer(method, loss, **plain).fit(data(), data()), strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+        assert ours["gradient_norms"] == pytest.approx(theirs["gradient_norms"], rel=1e-4)
+
+
+def test_a_seed_draws_alone_what_it_draws_beside_another(used):
+    dropping = {"task_dropout": 0.5, "energy_dropout": 0.5}
+    alone = trainer("cross-entropy", "none", **dropping).fit(data(), data())
+    both = [trainer("cross-entropy", "none", seed, **dropping) for seed in (0, 3)]
+    together = dict(fit_together(both, data(), data(), progress=False))
+    assert together[0][0]["losses"] == pytest.approx(alone[0]["losses"], rel=1e-5)
+    assert used["layer"] > 0
