@@ -114,8 +114,6 @@ def layer(
     if inputs > _INPUTS or inputs * outputs > _WEIGHTS or inputs != x.shape[-1] or len(x) == 0:
         return None
     rows = x.reshape(len(weight), -1, inputs)
-    from lossnet.kernels import layers
-
     if rows.shape[1] > _ROWS:
         short = words.short(x) if upright and bias is None and not active else None
         if short is None:
@@ -123,6 +121,7 @@ def layer(
         from lossnet.kernels import sets
 
         return sets.mix(short.view(*rows.shape[:2], -1), weight).view(*x.shape[:-1], -1)
+    from lossnet.kernels import layers
 
     bias = None if bias is None else bias.view(len(weight), -1)
     word = words.take() if dropout else None

@@ -41,8 +41,7 @@ def adamw(
     Args:
         parameters: each ``(R, …)`` for ``R`` networks, or any shape for one; float32 and dense, in the same
             order in memory as their gradients and both moments, ``firsts`` and ``seconds``.
-        gradients: of the parameters; they are left as they are.  Those of several networks may have room
-            between them.
+        gradients: of the parameters; they are left as they are.
         firsts: means of gradients.
         seconds: means of squares of gradients.
         steps: how many steps each parameter has had, ``(R,)`` each.
@@ -57,13 +56,10 @@ def adamw(
     blocks = sum(triton.cdiv(size, _BLOCK) for size in sizes)
     squares = rates.new_empty(networks, blocks)
     norms = rates.new_empty(networks)
-    aparts = tuple(gradient.stride(0) if networks > 1 else 0 for gradient in gradients)
-    lists = tuple(parameters), tuple(gradients), tuple(firsts), tuple(seconds), tuple(steps), sizes, aparts
+    lists = tuple(parameters), tuple(gradients), tuple(firsts), tuple(seconds), tuple(steps), sizes
     count = len(sizes)
     with torch.cuda.device(rates.device):
-        _square[(blocks, networks)](
-            lists[1], lists[4], sizes, aparts, squares, blocks, COUNT=count, BLOCK=_BLOCK
-        )
+        _square[(blocks, networks)](lists[1], lists[4], sizes, squares, blocks, COUNT=count, BLOCK=_BLOCK)
         _step[(blocks, networks)](
             *lists,
             squares,
@@ -85,9 +81,7 @@ def adamw(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _square(  # type: ignore[no-untyped-def]
-    gradients, steps, sizes, aparts, squares, blocks, COUNT: tl.constexpr, BLOCK: tl.constexpr
-):
+def _square(gradients, steps, sizes, squares, blocks, COUNT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of squares of each block, ``squares`` ``(R, blocks)``; one more step of each parameter."""
     block, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start = 0
@@ -95,7 +89,7 @@ def _square(  # type: ignore[no-untyped-def]
         end = start + tl.cdiv(sizes[i], BLOCK)
         if block >= start and block < end:
             at = (block - start) * BLOCK + tl.arange(0, BLOCK)
-            gradient = tl.load(gradients[i] + network * aparts[i] + at, at < sizes[i], other=0.0)
+            gradient = tl.load(gradients[i] + network * sizes[i] + at, at < sizes[i], other=0.0)
             tl.store(squares + network * blocks + block, tl.sum(gradient * gradient, 0))
             if block == start:
                 tl.store(steps[i] + network, tl.load(steps[i] + network) + 1)
@@ -110,7 +104,6 @@ def _step(  # type: ignore[no-untyped-def]
     seconds,
     steps,
     sizes,
-    aparts,
     squares,
     norms,
     rates,
@@ -143,7 +136,7 @@ def _step(  # type: ignore[no-untyped-def]
             place = (block - start) * BLOCK + tl.arange(0, BLOCK)
             inside = place < sizes[i]
             at = network * sizes[i] + place
-            gradient = tl.load(gradients[i] + network * aparts[i] + place, inside) / scale
+            gradient = tl.load(gradients[i] + at, inside) / scale
             first = tl.load(firsts[i] + at, inside)
             second = tl.load(seconds[i] + at, inside)
             first += LEFT_FIRST * (gradient - first)

@@ -1,4 +1,4 @@
-"""Linear layers with their softplus and dropout, one kernel forward and one back, of networks side by side.
+"""Linear layers with their softplus and dropout, few kernels, of networks side by side.
 
 A layer of ``R`` networks maps inputs ``(R, rows, inputs)`` to ``(R, rows, outputs)``.  Batches are small, so
 that products take no longer than starting a kernel does: what follows a product is computed where its result
@@ -243,29 +243,21 @@ def _backward(  # type: ignore[no-untyped-def]
     if OF_WEIGHT or OF_BIAS:  # noqa: SIM102
         if program >= x_tiles:
             tile = program - x_tiles
-            d_weight += network * inputs * outputs
-            if UPRIGHT:
-                across = tl.cdiv(outputs, WIDE)
-                first = tile < across
-                i = tile // across * TALL + tl.arange(0, TALL)
-                o = tile % across * WIDE + tl.arange(0, WIDE)
-                if OF_WEIGHT:
-                    of_weight = _product(
-                        x, 1, inputs, gradient, outputs, 1, i, o, inputs, outputs, rows, TALL, WIDE, AT_ONCE
-                    )  # fmt: skip
-                    inside = (i[:, None] < inputs) & (o[None, :] < outputs)
-                    tl.store(d_weight + i[:, None] * outputs + o[None, :], of_weight, inside)
-            else:
-                across = tl.cdiv(inputs, WIDE)
-                first = tile % across == 0
-                o = tile // across * TALL + tl.arange(0, TALL)
-                i = tile % across * WIDE + tl.arange(0, WIDE)
-                if OF_WEIGHT:
-                    of_weight = _product(
-                        gradient, 1, outputs, x, inputs, 1, o, i, outputs, inputs, rows, TALL, WIDE, AT_ONCE
-                    )  # fmt: skip
-                    inside = (o[:, None] < outputs) & (i[None, :] < inputs)
-                    tl.store(d_weight + o[:, None] * inputs + i[None, :], of_weight, inside)
+            # ``d_weight`` is ``(tall, wide)``, the product of the transposed left and the right.
+            left, right = (x, gradient) if UPRIGHT else (gradient, x)
+            tall, wide = (inputs, outputs) if UPRIGHT else (outputs, inputs)
+            across = tl.cdiv(wide, WIDE)
+            i = tile // across * TALL + tl.arange(0, TALL)
+            j = tile % across * WIDE + tl.arange(0, WIDE)
+            if OF_WEIGHT:
+                of_weight = _product(
+                    left, 1, tall, right, wide, 1, i, j, tall, wide, rows, TALL, WIDE, AT_ONCE
+                )  # fmt: skip
+                inside = (i[:, None] < tall) & (j[None, :] < wide)
+                place = d_weight + network * inputs * outputs + i[:, None] * wide + j[None, :]
+                tl.store(place, of_weight, inside)
+            o = j if UPRIGHT else i
+            first = tile < across if UPRIGHT else tile % across == 0
             if OF_BIAS:  # noqa: SIM102
                 if first:
                     summed = tl.zeros((WIDE if UPRIGHT else TALL,), tl.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class MLP(nn.Sequential):
         self.width = width
 
     def forward(self, input: Tensor) -> Tensor:
-        return _through(list(self), input)
+        return _through(self, input)
 
     def features(self, x: Tensor) -> Tensor:
         """What the outputs are read from, ``(batch, self.width)``."""
@@ -53,7 +53,7 @@ class MLP(nn.Sequential):
         return self[-1]
 
 
-def _through(modules: Sequence[Any], x: Tensor) -> Tensor:
+def _through(modules: Iterable[Any], x: Tensor) -> Tensor:
     """What modules make of inputs, one after the other; on a GPU softplus and dropout with their layer."""
     left = list(modules)
     while left:

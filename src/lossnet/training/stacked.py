@@ -364,7 +364,7 @@ class Stack:
         with torch.no_grad():
             return adamw.adamw(
                 self.parameters,
-                [g if g[0].is_contiguous() else g.contiguous() for g in gradients],
+                [gradient.contiguous() for gradient in gradients],
                 self._state["exp_avg"],
                 self._state["exp_avg_sq"],
                 self._state["step"],
