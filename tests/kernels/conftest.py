@@ -51,7 +51,8 @@ def _interpret(monkeypatch):
     for module in (adamw, elementary, layers, losses):
         if hasattr(module, "libdevice"):
             monkeypatch.setattr(module, "libdevice", Functions)
-    monkeypatch.setattr(layers, "rounded", lambda x: x)  # an instruction of a GPU
+    for module in (adamw, layers):
+        monkeypatch.setattr(module, "rounded", lambda x: x)  # an instruction of a GPU
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     bmm = torch.bmm
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from lossnet import kernels
@@ -275,3 +276,147 @@ def test_a_network_in_kernels_is_the_same_network(device, steps):
     near(ours.detach(), theirs.detach().double())
     for one, other in zip(found, expected, strict=True):
         near(one, other.double(), 2 * ROUNDED)
+
+
+def test_whoever_hooks_a_module_is_called(device, steps):
+    net = MLP(50, hidden=60, layers=2, outputs=43, dropout=0.1).to(device)
+    called = []
+    for place in (0, 1, 5):
+        net[place].register_forward_hook(lambda module, inputs, out, place=place: called.append((place, out)))
+    x = torch.randn(32, 50, device=device)
+    net(x)
+    assert [place for place, _ in called] == [0, 1, 5]
+    near(called[1][1], F.softplus(called[0][1]).double(), 1e-6)
+    net.eval()
+    hook = net[3].register_forward_pre_hook(lambda module, inputs: (0 * inputs[0],))
+    near(net(x), nn.Sequential(*list(net)[3:])(torch.zeros(32, 60, device=device)).double())
+    hook.remove()
+
+
+class Layers(nn.Module):
+    """Layers of each kind side by side, of ``R`` networks."""
+
+    def __init__(self, networks):
+        super().__init__()
+        torch.manual_seed(3)
+        self.networks = networks
+        shapes = [(75, 40), (40,), (33, 40), (33,), (40, 20), (7,)]
+        made = [nn.Parameter(torch.randn(networks, *shape) / 8) for shape in shapes]
+        self.first, self.offset, self.second, self.shift, self.third, self.unused = made
+
+    def forward(self, x):
+        first = kernels.layer(x, self.first, self.offset, True, True)
+        return kernels.layer(first, self.second, self.shift, False), kernels.layer(
+            first, self.third, None, True
+        )
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+@pytest.mark.parametrize("rows", [9, 32, 45])
+@pytest.mark.parametrize("clip", [0.5, 1e9])
+def test_a_step_along_gradients_that_are_never_written(device, networks, rows, clip):
+    from lossnet.kernels import adamw
+
+    net = Layers(networks).to(device)
+    parameters = list(net.parameters())
+    x = torch.randn(networks * rows, 75, device=device)
+    with kernels.allowed(words(networks).to(device)):
+        loss = sum(part.square().sum() for part in net(x))
+        found = kernels.gradients(loss, parameters)
+        written = torch.autograd.grad(sum(part.square().sum() for part in net(x)), parameters[:-1])
+    assert found[-1] is None
+    assert all(isinstance(one, kernels.Thin) for one in found[:-1])
+    used = parameters[:-1]
+    for one, other in zip(found, written, strict=False):
+        assert one.dense().shape == other.shape
+        near(one.dense(), other.double(), 2 * ROUNDED)
+    numbers = torch.linspace(1, 2, networks, device=device)
+    results = []
+    for gradients in (found[:-1], written):
+        copies = [one.detach().clone() for one in used]
+        moments = [
+            [torch.rand(one.shape, generator=generator()).to(device) for one in used] for _ in range(2)
+        ]
+        steps = [torch.full((networks,), 3.0, device=device) for _ in used]
+        options = numbers / 100, numbers / 10, numbers * clip, (0.9, 0.999), 1e-8
+        norms = adamw.adamw(copies, gradients, *moments, steps, *options)
+        results.append([*copies, *moments[0], *moments[1], norms])
+        assert all((one == 4).all() for one in steps)
+    for one, other in zip(*results, strict=True):
+        near(one, other.double(), 1e-6)
+
+
+def generator():
+    return torch.Generator().manual_seed(5)
+
+
+def test_what_is_added_up_is_written(device, steps):
+    weight = torch.randn(20, 30, device=device, requires_grad=True)
+    x = torch.randn(8, 20, device=device)
+
+    def twice():
+        return kernels.layer(kernels.layer(x, weight, None, True).relu() @ weight.t(), weight, None, True)
+
+    (expected,) = torch.autograd.grad(twice().sum(), weight)
+    (found,) = kernels.gradients(twice().sum(), [weight])
+    near(found, expected.double(), ROUNDED)
+    hook = weight.register_hook(lambda gradient: 2 * gradient)
+    (found,) = kernels.gradients(kernels.layer(x, weight, None, True).sum(), [weight])
+    near(found, 2 * x.sum(0).double().unsqueeze(1).expand(20, 30), ROUNDED)
+    hook.remove()
+    turned = torch.randn(30, 20, device=device).t().requires_grad_()
+    (found,) = kernels.gradients(kernels.layer(x, turned, None, True).sum(), [turned])
+    assert isinstance(found, torch.Tensor), "its numbers lie in another order"
+
+
+@pytest.mark.parametrize("inputs", [75, 1100])
+def test_inputs_in_use_come_first(device, inputs):
+    from lossnet.kernels import inputs as room
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 20, inputs, device=device) * (torch.rand(3, 20, inputs, device=device) < 0.03)
+    x[0, 3, 5] = float("nan")
+    x[2] = 0
+    used = room.used(x)
+    flags = (x != 0).any(1)
+    assert used.count.tolist() == flags.sum(1).tolist()
+    assert used.x.data_ptr() % 16 == 0
+    assert used.x.shape[2] % 4 == 0
+    for network in range(3):
+        order, count = used.order[network].long(), used.count[network]
+        assert order.sort().values.tolist() == list(range(inputs))
+        assert order[:count].tolist() == flags[network].nonzero().flatten().tolist()
+        torch.testing.assert_close(
+            used.x[network, :, :inputs], x[network][:, order], equal_nan=True, rtol=0, atol=0
+        )
+
+
+def test_steps_may_wait_for_weights_of_inputs_that_are_not_in_use(device):
+    from lossnet.kernels import adamw
+
+    torch.manual_seed(0)
+    networks, rows, options = 3, 9, ((0.9, 0.999), 1e-8)
+    x = torch.randn(networks * rows, 150, device=device)
+    x *= torch.rand(networks, 1, 150, device=device).expand(-1, rows, -1).reshape(-1, 150) < 0.6
+    rates, decays, clips = torch.linspace(0.01, 0.3, 9, device=device).view(3, 3)
+    results = []
+    for waits in (False, True):
+        weight = torch.randn(networks, 150, 70, generator=generator()).to(device).requires_grad_()
+        with kernels.allowed(words(networks).to(device)):
+            if waits:
+                kernels.look_at(x)
+            moments = [torch.rand(weight.shape, generator=generator()).to(device) for _ in range(2)]
+            steps = torch.arange(3.0, device=device)
+            for _ in range(4):
+                loss = kernels.layer(x, weight, None, True, True).square().sum()
+                (gradient,) = kernels.gradients(loss, [weight])
+                assert (gradient.used is not None) == waits
+                numbers = [[one] for one in (weight.detach(), gradient, *moments, steps)]
+                norms = adamw.adamw(*numbers, rates, decays, clips, *options)
+            if waits:
+                adamw.settle(weight.detach(), *moments, steps, rates, decays, *options, gradient.used, 4)
+            assert steps.tolist() == [4, 5, 6]
+            results.append([gradient.dense(), weight.detach(), *moments, norms])
+    assert (results[0][0] == 0).any()
+    for one, other in zip(*results, strict=True):
+        near(one, other.double(), 1e-5)

@@ -9,14 +9,15 @@ from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
-from lossnet.training import Trainer, fit_together
+from lossnet.training import Trainer, fit_together, stacked
+from lossnet.training.stacked import Stack
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU interprets nothing")
 
 
-def data():
+def data(zeros=0.0):
     random = np.random.default_rng(0)
-    x = random.normal(size=(16, 10)).astype("float32")
+    x = random.normal(size=(16, 10)).astype("float32") * (random.random((16, 10)) >= zeros)
     return MultiLabelData.from_arrays(x, (x @ random.normal(size=(10, 7)) > 1).astype("uint8"))
 
 
@@ -72,3 +73,28 @@ def test_a_seed_draws_alone_what_it_draws_beside_another(used):
     together = dict(fit_together(both, data(), data(), progress=False))
     assert together[0][0]["losses"] == pytest.approx(alone[0]["losses"], rel=1e-5)
     assert used["layer"] > 0
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.95], ids=["inputs in use", "inputs of which some wait"])
+def test_replicas_whose_gradients_are_never_written_are_trained_as_alone(used, monkeypatch, zeros):
+    settings = {"energy_steps": 3, "task_steps": 2, "task_dropout": 0.5, "energy_dropout": 0.5}
+    lone = [trainer("seal", "nce", seed, **settings) for seed in (0, 3)]
+    together = [trainer("seal", "nce", seed, **settings) for seed in (0, 3)]
+    histories = [one.fit(data(zeros), data()) for one in lone]
+    monkeypatch.setattr(stacked, "has_kernel", lambda tensors: True)
+    settled = []
+    monkeypatch.setattr(
+        Stack, "settle", lambda self, *some: settled.append(len(self._waiting)) or settle(self, *some)
+    )
+    found = dict(fit_together(together, data(zeros), data(), progress=False))
+    assert settled == [1 if zeros else 0] * 4, "of two networks, in two batches"
+    for index, history in enumerate(histories):
+        for ours, theirs in zip(found[index], history, strict=True):
+            assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+            assert ours["gradient_norms"] == pytest.approx(theirs["gradient_norms"], rel=1e-4)
+        ours, theirs = together[index].method.state_dict(), lone[index].method.state_dict()
+        for name in theirs:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+
+
+settle = Stack.settle

@@ -60,9 +60,9 @@ def test_a_captured_step_is_that_of_torch(width, clip):
     torch.testing.assert_close(*states, rtol=1e-5, atol=1e-6)
 
 
-def data():
+def data(zeros=0.0):
     random = np.random.default_rng(0)
-    x = random.normal(size=(96, 20)).astype("float32")
+    x = random.normal(size=(96, 20)).astype("float32") * (random.random((96, 20)) >= zeros)
     return MultiLabelData.from_arrays(x, (x @ random.normal(size=(20, 9)) > 1).astype("uint8"))
 
 
@@ -94,15 +94,17 @@ def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("zeros", [0.0, 0.97], ids=["inputs in use", "inputs of which some wait"])
 @pytest.mark.parametrize("rounded", [False, True], ids=["in full", "in kernels"])
-def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
+def test_replicas_do_what_each_does_alone(kind, rounded, zeros, monkeypatch):
     if not rounded:  # to compare closely
         for room in (trainer_room, replicas_room):
             monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())
     different = [{"lr": 0.001}, {"lr": 0.003, "clip": 0.1}, {"weight_decay": 0.3}]
-    alone = [trainer(seed, **kind, **own).fit(data(), data()) for seed, own in enumerate(different)]
+    train = data(zeros)
+    alone = [trainer(seed, **kind, **own).fit(train, data()) for seed, own in enumerate(different)]
     made = [trainer(seed, **kind, **own) for seed, own in enumerate(different)]
-    together = dict(fit_together(made, data(), data(), progress=False))
+    together = dict(fit_together(made, train, data(), progress=False))
     for seed, history in enumerate(alone):
         for ours, theirs in zip(together[seed], history, strict=True):
             assert ours["losses"] == pytest.approx(theirs["losses"], rel=2e-2 if rounded else 1e-3)

@@ -1,13 +1,15 @@
 """What many seeds cost: an epoch of SEAL-NCE alone and of ten replicas together, on one device.
 
-One process, one after another: a lone run step by step, a lone run as it is usually made (on a GPU: CUDA
-graphs, data on the device), and ten together.  An epoch is its training and its validation; the first two of
-each run warm up and capture.  The lone run of seed 0 and replica 0 should tell the same story, so that the
-first epoch's losses of both are kept beside the times.
+One process, one after another: a lone run as it is usually made (on a GPU: CUDA graphs, data on the device),
+ten together, and a lone run step by step.  An epoch is its training and its validation.  The first two epochs
+of each run warm up and capture; step by step, where one takes as long as all of the others', only the first.
+The lone run of seed 0 and replica 0 should tell the same story, so that the first epoch's losses of both are
+kept beside the times.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import statistics
 import time
@@ -48,8 +50,10 @@ def run(
     if not found:
         raise ValueError(f"neither {' nor '.join(DATA)} is at hand: give the folder with --data-dir")
     batches = None if device.startswith("cuda") else 10
-    results = [measure(name, data_dir, device, replicas, batches) for name in found]
-    write_json(output / "seeds.json", results)
+    results = []
+    for name in found:
+        results.append(measure(name, data_dir, device, replicas, batches))
+        write_json(output / "seeds.json", results)
     headings = ("", "step by step", "alone", f"{replicas} together", "ratio")
     table = Table(*headings, title="seconds of an epoch, SEAL-NCE")
     for result in results:
@@ -75,7 +79,7 @@ def measure(
         device: cpu, cuda or auto.
         replicas: how many together.
         batches: so many of an epoch, and a single instance to validate on; by default all.
-        epochs: of each run, of which two warm up.
+        epochs: of each run, of which two warm up; of two that of the run step by step.
     """
     device = find_device(device)
     threads = torch.get_num_threads()
@@ -90,9 +94,9 @@ def measure(
         valid = valid.take(np.flatnonzero(np.asarray(valid.y.sum(1)) > 0)[:1])
     parts = placed(train, device), placed(valid, device)
     try:
-        eager = _lone(_Eager, loaded, settings, device, *parts)
         alone = _lone(Trainer, loaded, settings, device, *parts)
         together = _together(loaded, settings, device, *parts, replicas)
+        eager = _lone(_Eager, loaded, dataclasses.replace(settings, epochs=2), device, *parts, warm_up=1)
     finally:
         torch.set_num_threads(threads)
     gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
@@ -141,12 +145,18 @@ def _trainer(loaded: Loaded, settings: Settings, device: str, seed: int) -> tupl
 
 
 def _lone(
-    kind: type[Trainer], loaded: Loaded, settings: Settings, device: str, train: Dataset, valid: Dataset
+    kind: type[Trainer],
+    loaded: Loaded,
+    settings: Settings,
+    device: str,
+    train: Dataset,
+    valid: Dataset,
+    warm_up: int = 2,
 ) -> dict[str, Any]:
     trainer, clock = _trainer(loaded, settings, device, seed=0)
     trainer.__class__ = kind
     clock.times = [time.perf_counter()]
-    return _summary(clock, trainer.fit(train, valid), 1)
+    return _summary(clock, trainer.fit(train, valid), 1, warm_up)
 
 
 def _together(
@@ -158,15 +168,15 @@ def _together(
     histories = dict(fit_together([trainer for trainer, _ in made], train, valid, progress=False))
     first = histories[0]
     assert isinstance(first, list)
-    return _summary(clock, first, replicas)
+    return _summary(clock, first, replicas, 2)
 
 
-def _summary(clock: _Clock, history: list[dict[str, Any]], replicas: int) -> dict[str, Any]:
+def _summary(clock: _Clock, history: list[dict[str, Any]], replicas: int, warm_up: int) -> dict[str, Any]:
     """Median seconds of an epoch and of its training, and what seed 0's first epoch came to."""
     whole = [after - before for before, after in zip(clock.times, clock.times[1:], strict=False)]
     return {
-        "epoch": statistics.median(whole[2:]),
-        "training": statistics.median(replicas * entry["seconds"] for entry in history[2:]),
+        "epoch": statistics.median(whole[warm_up:]),
+        "training": statistics.median(replicas * entry["seconds"] for entry in history[warm_up:]),
         "first_losses": history[0]["losses"],
         "first_valid": history[0]["valid"]["f1"],
     }

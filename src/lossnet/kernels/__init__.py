@@ -13,7 +13,7 @@ alone and beside others.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -22,15 +22,20 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from lossnet.kernels.thin import Thin, Used
 from lossnet.precision import may_round
 
 __all__ = [
     "WORDS",
+    "Thin",
+    "Used",
     "allowed",
     "candidates",
     "contrast",
     "cross_entropy",
+    "gradients",
     "layer",
+    "look_at",
     "read_out",
     "weighed",
     "works",
@@ -51,6 +56,9 @@ class _Words:
         self._words, self._taken = words, 0
         self.sets = sets
         self._sets: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[Tensor, list[Thin]] | None = None
+        self._used: dict[int, tuple[Tensor, Used]] = {}
+        self._streams: set[torch.cuda.Stream] = set()
 
     def take(self) -> Tensor:
         """The next, ``(R,)``."""
@@ -76,6 +84,72 @@ class _Words:
             return None
         flat = short.view(-1, short.shape[-1])
         return flat[start : start + y.numel() // labels].view(*y.shape[:-1], -1)
+
+    def look_at(self, x: Tensor) -> None:
+        """See `look_at`."""
+        from lossnet.kernels import inputs
+
+        x = x.view(len(self._words), -1, x.shape[-1])
+        self._used[x.data_ptr()] = x, inputs.used(x)
+
+    def used(self, x: Tensor) -> Used | None:
+        """What is known of inputs ``(R, rows, inputs)``, if they have been looked at."""
+        looked_at, used = self._used.get(x.data_ptr(), (None, None))
+        return used if looked_at is not None and looked_at.shape == x.shape else None
+
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | Thin | None]:
+        """See `gradients`."""
+        self._kept, self._streams = {}, set()
+        try:
+            others = torch.autograd.grad(loss, parameters, allow_unused=True)
+            kept = self._kept
+        finally:
+            self._kept = None
+        for stream in self._streams:  # autograd has waited for what it returned only
+            torch.cuda.current_stream(loss.device).wait_stream(stream)
+        return [_total(kept.get(one, []), other) for one, other in zip(parameters, others, strict=True)]
+
+    def keep(self, weight: Tensor, bias: Tensor | None, upright: bool) -> Callable[[Tensor, Tensor], bool]:
+        """What keeps the gradients of a layer's parameters, while there is somebody to take them."""
+        owners = [weight] if bias is None else [weight, bias]
+        plain = all(
+            one.is_leaf and one.requires_grad and one.is_contiguous() and not one._backward_hooks
+            for one in owners
+        )
+
+        def keep(x: Tensor, slope: Tensor) -> bool:
+            if self._kept is None or not plain:
+                return False
+            used = self.used(x) if upright else None
+            left, right = (x, slope) if upright else (slope, x)
+            left = _in_fours(left) if used is None else used.x
+            self._kept.setdefault(weight, []).append(Thin(left, right, weight.shape, used))
+            if bias is not None:
+                self._kept.setdefault(bias, []).append(Thin(None, slope, bias.shape))
+            if x.is_cuda:
+                self._streams.add(torch.cuda.current_stream(x.device))
+            return True
+
+        return keep
+
+
+def _in_fours(values: Tensor) -> Tensor:
+    """Numbers ``(R, rows, n)`` with room behind each row, up to a multiple of four."""
+    size = values.shape[-1]
+    if size % 4 == 0:
+        return values
+    wider = values.new_empty(*values.shape[:-1], size + -size % 4)
+    wider[..., :size] = values
+    return wider
+
+
+def _total(kept: Sequence[Thin], other: Tensor | None) -> Tensor | Thin | None:
+    """The sum of parts of a gradient."""
+    if len(kept) == 1 and other is None:
+        return kept[0]
+    for part in kept:
+        other = part.dense() if other is None else other + part.dense()
+    return other
 
 
 _words: ContextVar[_Words | None] = ContextVar("words", default=None)
@@ -109,7 +183,7 @@ def layer(
     words = _words_for(x, weight)
     if words is None or not 0 <= dropout < 1:
         return None
-    weight = weight if weight.dim() == 3 else weight.unsqueeze(0)
+    owner, weight = weight, weight if weight.dim() == 3 else weight.unsqueeze(0)
     inputs, outputs = weight.shape[1:] if upright else weight.shape[:0:-1]
     if inputs > _INPUTS or inputs * outputs > _WEIGHTS or inputs != x.shape[-1] or len(x) == 0:
         return None
@@ -123,9 +197,39 @@ def layer(
         return sets.mix(short.view(*rows.shape[:2], -1), weight).view(*x.shape[:-1], -1)
     from lossnet.kernels import layers
 
+    used = words.used(rows) if upright else None
+    keep = words.keep(owner, bias, upright)
     bias = None if bias is None else bias.view(len(weight), -1)
     word = words.take() if dropout else None
-    return layers.layer(rows, weight, bias, upright, active, dropout, word).view(*x.shape[:-1], outputs)
+    return layers.layer(rows, weight, bias, upright, active, dropout, word, keep, used).view(
+        *x.shape[:-1], outputs
+    )
+
+
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | Thin | None]:
+    """The gradient of ``loss`` by each parameter, or None for those that have no part in it.
+
+    Those of layers are left as they are made, for the kernels of AdamW to multiply.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> gradients(weight.sum(), [weight])
+    [tensor([1., 1.])]
+    """
+    words = _words.get()
+    if words is None:
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True))
+    return words.gradients(loss, parameters)
+
+
+def look_at(x: Tensor) -> None:
+    """Notes which inputs ``(R·b, inputs)`` of a batch are in use, so that steps of other weights may wait.
+
+    From here on, `gradients` of the first layer's weights are of those in use: whoever takes steps along them
+    settles the others before anybody reads those.
+    """
+    words = _words_for(x)
+    if words is not None and x.dim() == 2 and x.is_contiguous():
+        words.look_at(x)
 
 
 def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:

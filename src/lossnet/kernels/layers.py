@@ -8,6 +8,7 @@ rounded to 11 bits (TF32), which is all that tensor cores look at.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,8 +18,12 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from lossnet.kernels.elementary import rounded, softplus
+from lossnet.kernels.thin import Used
 
-__all__ = ["layer"]
+__all__ = ["Keep", "layer"]
+
+#: takes inputs ``(R, rows, inputs)`` and slopes ``(R, rows, outputs)``, and says whether it did
+Keep = Callable[[Tensor, Tensor], bool]
 
 
 def layer(
@@ -29,6 +34,8 @@ def layer(
     active: bool = False,
     dropout: float = 0.0,
     words: Tensor | None = None,
+    keep: Keep | None = None,
+    used: Used | None = None,
 ) -> Tensor:
     """``x W + b``, its softplus where ``active``, and of that the part that dropout leaves.
 
@@ -40,9 +47,11 @@ def layer(
         active: whether softplus follows.
         dropout: the chance of an output to become 0, if it is active; others are scaled up.
         words: a random word for each network, ``(R,)``, for dropout.
+        keep: is offered what the gradients of weight and bias are made of.
+        used: the inputs, where only these need be looked at.
     """
     x, weight = x.contiguous(), weight.contiguous()
-    result: Tensor = _Layer.apply(x, weight, bias, upright, active, dropout, words)  # type: ignore[no-untyped-call]
+    result: Tensor = _Layer.apply(x, weight, bias, upright, active, dropout, words, keep, used)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -57,25 +66,31 @@ class _Layer(torch.autograd.Function):
         active: bool,
         dropout: float,
         words: Tensor | None,
+        keep: Keep | None,
+        used: Used | None,
     ) -> Tensor:
         networks, rows, inputs = x.shape
         outputs = weight.shape[2 if upright else 1]
         out = x.new_empty(networks, rows, outputs)
-        tile = _forward_tile(outputs, networks)
+        tile = _forward_tile(outputs, networks, used is not None)
         grid = (triton.cdiv(outputs, tile["COLUMNS"]), triton.cdiv(rows, tile["ROWS"]), networks)
         with torch.cuda.device(x.device):
             _forward[grid](
-                x,
+                x if used is None else used.x,
                 weight,
                 x if bias is None else bias,
                 x if words is None else words,
+                x if used is None else used.order,
+                x if used is None else used.count,
                 out,
                 rows,
                 inputs,
                 outputs,
+                inputs if used is None else used.x.shape[2],
                 0 if words is None else words.stride(0),
                 dropout,
                 1 / (1 - dropout),
+                SOME=used is not None,
                 UPRIGHT=upright,
                 BIAS=bias is not None,
                 ACTIVE=active,
@@ -83,7 +98,7 @@ class _Layer(torch.autograd.Function):
                 **tile,
             )
         ctx.save_for_backward(x, weight, out if active else None)
-        ctx.upright, ctx.scale = upright, 1 / (1 - dropout)
+        ctx.upright, ctx.scale, ctx.keep = upright, 1 / (1 - dropout), keep
         return out
 
     @staticmethod
@@ -92,13 +107,10 @@ class _Layer(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # to be differentiated again
             found = _derivatives(gradient, x, weight, out, ctx.upright, ctx.scale)
-            return *found[:2], found[2] if of_bias else None, None, None, None, None
+            return *found[:2], found[2] if of_bias else None, *[None] * 6
         gradient = gradient.contiguous()
         networks, rows, inputs = x.shape
         outputs = gradient.shape[-1]
-        d_x = torch.empty_like(x) if of_x else None
-        d_weight = torch.empty_like(weight) if of_weight else None
-        d_bias = x.new_empty(networks, outputs) if of_bias else None
         tile = _backward_tile(networks)
         x_tiles = triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(inputs, tile["COLUMNS"]) if of_x else 0
         w_tiles = triton.cdiv(weight.shape[1], tile["TALL"]) * triton.cdiv(weight.shape[2], tile["WIDE"])
@@ -108,6 +120,11 @@ class _Layer(torch.autograd.Function):
                 size = gradient.numel()
                 _slope[(triton.cdiv(size, 512),)](gradient, out, slope, size, SCALE=ctx.scale, BLOCK=512)
                 gradient = slope
+            if (of_weight or of_bias) and ctx.keep is not None and ctx.keep(x, gradient):
+                of_weight = of_bias = False
+            d_x = torch.empty_like(x) if of_x else None
+            d_weight = torch.empty_like(weight) if of_weight else None
+            d_bias = x.new_empty(networks, outputs) if of_bias else None
             w_tiles = w_tiles if of_weight or of_bias else 0
             # A lone network's parts are computed beside each other; those of several fill a GPU one by one.
             parts = [(x_tiles, w_tiles)] if networks == 1 else [(x_tiles, 0), (0, w_tiles)]
@@ -131,7 +148,7 @@ class _Layer(torch.autograd.Function):
                     OF_BIAS=of_bias and of_others > 0,
                     **tile,
                 )
-        return d_x, d_weight, d_bias, None, None, None, None
+        return d_x, d_weight, d_bias, *[None] * 6
 
 
 def _derivatives(
@@ -148,10 +165,12 @@ def _derivatives(
 # What was fastest on one H200 for layers of 400 × 400 to 1836 × 400 and 400 × 983, and batches of 32.
 
 
-def _forward_tile(outputs: int, networks: int) -> dict[str, int]:
+def _forward_tile(outputs: int, networks: int, some: bool) -> dict[str, int]:
+    if some:  # what is looked up takes stages of its own
+        return {"ROWS": 32, "COLUMNS": 32, "STEP": 64, "num_warps": 4, "num_stages": 9}
     if networks > 1:
         columns = 32 if outputs > 256 else 16
-        return {"ROWS": 32, "COLUMNS": columns, "STEP": 128, "num_warps": 4, "num_stages": 3}
+        return {"ROWS": 32, "COLUMNS": columns, "STEP": 64, "num_warps": 4, "num_stages": 4}
     if outputs > 512:
         return {"ROWS": 16, "COLUMNS": 32, "STEP": 64, "num_warps": 4, "num_stages": 4}
     return {"ROWS": 16, "COLUMNS": 16, "STEP": 128, "num_warps": 4, "num_stages": 3}
@@ -160,7 +179,7 @@ def _forward_tile(outputs: int, networks: int) -> dict[str, int]:
 def _backward_tile(networks: int) -> dict[str, int]:
     tile = {"TALL": 32, "WIDE": 64, "AT_ONCE": 32, "num_warps": 4}
     if networks > 1:
-        return {"ROWS": 32, "COLUMNS": 32, "STEP": 128, "num_stages": 2, **tile}
+        return {"ROWS": 32, "COLUMNS": 32, "STEP": 64, "num_stages": 4, **tile}
     return {"ROWS": 16, "COLUMNS": 32, "STEP": 64, "num_stages": 3, **tile}
 
 
@@ -192,26 +211,41 @@ def _product(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x, weight, bias, words, out, rows, inputs, outputs, apart, dropout, scale,
-    UPRIGHT: tl.constexpr, BIAS: tl.constexpr, ACTIVE: tl.constexpr, DROPS: tl.constexpr,
+    x, weight, bias, words, order, count, out, rows, inputs, outputs, apart, words_apart, dropout, scale,
+    SOME: tl.constexpr, UPRIGHT: tl.constexpr, BIAS: tl.constexpr, ACTIVE: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     network = tl.program_id(2).to(tl.int64)
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    x += network * rows * inputs
+    x += network * rows * apart
     weight += network * inputs * outputs
-    b_k, b_n = (outputs, 1) if UPRIGHT else (1, inputs)
-    total = _product(
-        x, inputs, 1, weight, b_k, b_n, m, n, rows, outputs, inputs, ROWS, COLUMNS, STEP
-    )  # fmt: skip
+    if SOME:
+        known, total = tl.load(count + network), tl.zeros((ROWS, COLUMNS), tl.float32)
+        for start in range(0, known, STEP):
+            k = start + tl.arange(0, STEP)
+            source = tl.load(order + network * inputs + k, k < known, other=0)
+            left = tl.load(
+                x + m[:, None] * apart + k[None, :], (m[:, None] < rows) & (k[None, :] < known), other=0.0
+            )
+            right = tl.load(
+                weight + source[:, None] * outputs + n[None, :],
+                (k[:, None] < known) & (n[None, :] < outputs),
+                other=0.0,
+            )
+            total = tl.dot(rounded(left), rounded(right), total, input_precision="tf32")
+    else:
+        b_k, b_n = (outputs, 1) if UPRIGHT else (1, inputs)
+        total = _product(
+            x, inputs, 1, weight, b_k, b_n, m, n, rows, outputs, inputs, ROWS, COLUMNS, STEP
+        )  # fmt: skip
     if BIAS:
         total += tl.load(bias + network * outputs + n, n < outputs, other=0.0)[None, :]
     at = m[:, None] * outputs + n[None, :]
     if ACTIVE:
         total = softplus(total)
         if DROPS:
-            uniform = tl.rand(tl.load(words + network * apart), at)
+            uniform = tl.rand(tl.load(words + network * words_apart), at)
             total = tl.where(uniform < dropout, 0.0, total * scale)
     inside = (m[:, None] < rows) & (n[None, :] < outputs)
     tl.store(out + network * rows * outputs + at, total, inside)

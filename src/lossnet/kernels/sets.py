@@ -111,7 +111,7 @@ class _Weigh(torch.autograd.Function):
         rows = short[..., 0, 0].numel()
         out = weights.new_empty(short.shape[:-1])
         with torch.cuda.device(weights.device):
-            _weigh[(rows, triton.cdiv(candidates, 4))](
+            _weigh[(rows, triton.cdiv(candidates, 8))](
                 short,
                 weights,
                 out,
@@ -119,7 +119,8 @@ class _Weigh(torch.autograd.Function):
                 candidates,
                 labels,
                 apart,
-                BLOCK=min(_BLOCK, triton.next_power_of_2(labels)),
+                SETS=8,
+                BLOCK=min(256, triton.next_power_of_2(labels)),
             )
         ctx.save_for_backward(short)
         ctx.labels = labels
@@ -201,12 +202,14 @@ def _join(both, out, size, larger, width, BLOCK: tl.constexpr):  # type: ignore[
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _weigh(short, weights, out, batch, candidates, labels, apart, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weigh(  # type: ignore[no-untyped-def]
+    short, weights, out, batch, candidates, labels, apart, SETS: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
-    candidate = tl.program_id(1) * 4 + tl.arange(0, 4)
+    candidate = tl.program_id(1) * SETS + tl.arange(0, SETS)
     real = candidate < candidates
     into = row * candidates + candidate
-    summed = tl.zeros((4, BLOCK), tl.float32)
+    summed = tl.zeros((SETS, BLOCK), tl.float32)
     for start in range(0, labels, BLOCK):
         label = start + tl.arange(0, BLOCK)
         weight = tl.load(weights + row % batch * labels + label, label < labels, other=0.0)

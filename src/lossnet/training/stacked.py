@@ -308,6 +308,8 @@ class Stack:
         self._has_kernel = has_kernel([parameter[0] for parameter in self.parameters])
         self._clips = self._numbers(clips)
         self._state = self._stacked_state()
+        #: parameters of which some rows wait for their steps, and for how many
+        self._waiting: dict[int, tuple[kernels.Used, int]] = {}
         self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
         self._rates = self._numbers([float(group["lr"]) for group in self._groups])
         self._decays = self._numbers([group["weight_decay"] for group in self._groups])
@@ -315,11 +317,19 @@ class Stack:
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
 
-    def step(self, gradients: Sequence[Tensor]) -> Tensor:
+    def gradients(self, losses: Tensor) -> Sequence[Tensor | kernels.Thin | None]:
+        """Of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
+        total = losses.sum()  # replicas know nothing of each other: its gradient is each one's own
+        if self._has_kernel and len(self._owners) > 1:
+            return kernels.gradients(total, self.parameters)
+        return torch.autograd.grad(total, self.parameters)
+
+    def step(self, gradients: Sequence[Tensor | kernels.Thin | None]) -> Tensor:
         """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
         if self._has_kernel:
             return self._in_two_kernels(gradients)
-        replicas = list(zip(*(gradient.unbind() for gradient in gradients), strict=True))
+        tensors = [gradient for gradient in gradients if isinstance(gradient, Tensor)]
+        replicas = list(zip(*(gradient.unbind() for gradient in tensors), strict=True))
         lengths = torch._foreach_norm([part for own in replicas for part in own])
         norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
         times = excess(norms, self._clips)
@@ -330,6 +340,26 @@ class Stack:
 
         self._streams.apart(descend)
         return norms
+
+    def settle(self, places: Sequence[int] | None = None) -> None:
+        """Takes the steps that wait, of inputs that the batches had not in use; of some parameters or all."""
+        for place in list(self._waiting) if places is None else places:
+            from lossnet.kernels import adamw
+
+            used, times = self._waiting.pop(place)
+            with torch.no_grad():
+                adamw.settle(
+                    self.parameters[place],
+                    self._state["exp_avg"][place],
+                    self._state["exp_avg_sq"][place],
+                    self._state["step"][place],
+                    self._rates,
+                    self._decays,
+                    self._groups[0]["betas"],
+                    self._groups[0]["eps"],
+                    used,
+                    times,
+                )
 
     def release(self) -> None:
         """Gives the replicas and their optimizers tensors of their own again."""
@@ -358,16 +388,25 @@ class Stack:
                     state[name] = own
         return stacked
 
-    def _in_two_kernels(self, gradients: Sequence[Tensor]) -> Tensor:
+    def _in_two_kernels(self, gradients: Sequence[Tensor | kernels.Thin | None]) -> Tensor:
         from lossnet.kernels import adamw  # only where there is Triton
 
+        used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
+        for place, gradient in used.items():
+            part = gradient.used if isinstance(gradient, kernels.Thin) else None
+            before, times = self._waiting.get(place, (None, 0))
+            if before is not None and before is not part:
+                self.settle([place])
+                times = 0
+            if part is not None:
+                self._waiting[place] = part, times + 1
         with torch.no_grad():
             return adamw.adamw(
-                self.parameters,
-                [gradient.contiguous() for gradient in gradients],
-                self._state["exp_avg"],
-                self._state["exp_avg_sq"],
-                self._state["step"],
+                [self.parameters[place] for place in used],
+                [one.contiguous() if isinstance(one, Tensor) else one for one in used.values()],
+                [self._state["exp_avg"][place] for place in used],
+                [self._state["exp_avg_sq"][place] for place in used],
+                [self._state["step"][place] for place in used],
                 self._rates,
                 self._decays,
                 self._clips,
