@@ -55,6 +55,8 @@ def test_kernels_are_tried_out_where_no_gradient_is_wanted(device):
         with torch.no_grad():
             assert trial(device)
         trial.cache_clear()
+    with torch.no_grad():
+        kernels._beside(device)
 
 
 def test_shapes_that_do_not_fit_are_left_to_torch(device, steps):
@@ -264,6 +266,40 @@ def test_drawn_sets_are_mixed_and_weighed(device, networks):
             near(given, wanted, 3e-5)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e4, 0.0], ids="slopes {}".format)
+def test_sets_interact_in_one_go(device, size):
+    torch.manual_seed(0)
+    networks, labels, hidden = 3, 43, 20
+    logits = torch.randn(networks * 6, labels, device=device)
+    mixing = torch.randn(networks, labels, hidden, device=device, requires_grad=True)
+    weights = torch.randn(networks, 1, hidden, device=device, requires_grad=True)
+    with kernels.allowed(words(networks).to(device)):
+        (y,) = kernels.candidates(logits, torch.zeros_like(logits), samples=20, count=1)
+        found = kernels.interact(y, mixing, weights)
+        assert kernels.interact(y.clone(), mixing, weights) is None, "not drawn here"
+        assert kernels.interact(y, mixing[0], weights[0]) is None, "one network"
+        sets = y.double().unflatten(0, (networks, -1)).flatten(1, 2)
+        expected = (F.softplus(sets @ mixing.double()) @ weights.double().mT).view(found.shape)
+        near(found, expected)
+        slopes = (
+            size
+            * torch.randn_like(found)
+            * torch.logspace(-4, 0, 3, device=device).repeat_interleave(6)[:, None]
+        )
+        wanted = torch.autograd.grad(expected, (mixing, weights), slopes.double(), retain_graph=True)
+        for create in (False, True):
+            given = torch.autograd.grad(
+                found, (mixing, weights), slopes, retain_graph=True, create_graph=create
+            )
+            for network in range(networks):
+                for one, other in zip(given, wanted, strict=True):
+                    near(one[network].detach(), other[network].double())
+        scaled, summed = kernels.gradients((found * slopes).sum(), [mixing, weights])
+        assert isinstance(scaled, kernels.Scaled)
+        near(scaled.dense(), wanted[0].double())
+        near(summed, wanted[1].double())
+
+
 def test_a_network_in_kernels_is_the_same_network(device, steps):
     torch.manual_seed(0)
     net = MLP(50, hidden=60, layers=2, outputs=43).to(device)
@@ -327,12 +363,15 @@ def test_a_step_along_gradients_that_are_never_written(device, networks, rows, c
     assert found[-1] is None
     assert all(isinstance(one, kernels.Thin) for one in found[:-1])
     used = parameters[:-1]
+    written, again = list(written), list(found[:-1])
+    values = torch.nn.functional.pad(written[4], (0, 0, 0, 3)) * 4
+    again[4] = kernels.Scaled(values, torch.full((networks,), 0.25, device=device), used[4].shape)
     for one, other in zip(found, written, strict=False):
         assert one.dense().shape == other.shape
         near(one.dense(), other.double(), 2 * ROUNDED)
     numbers = torch.linspace(1, 2, networks, device=device)
     results = []
-    for gradients in (found[:-1], written):
+    for gradients in (written, found[:-1], again):
         copies = [one.detach().clone() for one in used]
         moments = [
             [torch.rand(one.shape, generator=generator()).to(device) for one in used] for _ in range(2)
@@ -342,8 +381,9 @@ def test_a_step_along_gradients_that_are_never_written(device, networks, rows, c
         norms = adamw.adamw(copies, gradients, *moments, steps, *options)
         results.append([*copies, *moments[0], *moments[1], norms])
         assert all((one == 4).all() for one in steps)
-    for one, other in zip(*results, strict=True):
-        near(one, other.double(), 1e-6)
+    for found in results[1:]:
+        for one, other in zip(found, results[0], strict=True):
+            near(one, other.double(), 1e-6)
 
 
 def generator():

@@ -7,6 +7,7 @@ import torch
 from lossnet import kernels
 from lossnet.build import build
 from lossnet.data import MultiLabelData
+from lossnet.losses.contrastive import Ranking
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together, stacked
@@ -41,7 +42,7 @@ def used(device, monkeypatch):
 
         return call
 
-    for name in ("layer", "read_out", "contrast", "cross_entropy"):
+    for name in ("layer", "read_out", "interact", "contrast", "cross_entropy"):
         monkeypatch.setattr(kernels, name, counted(name, getattr(kernels, name)))
     return counts
 
@@ -98,3 +99,18 @@ def test_replicas_whose_gradients_are_never_written_are_trained_as_alone(used, m
 
 
 settle = Stack.settle
+
+
+def test_replicas_that_draw_at_once_are_trained_as_alone(used, monkeypatch):
+    monkeypatch.setattr(Ranking, "rounds", Ranking._rounds_at_once)  # as on a GPU
+    lone, together = (
+        [trainer("seal", "nce", seed, energy_steps=3, samples=20) for seed in (0, 3)] for _ in range(2)
+    )
+    histories = [one.fit(data(), data()) for one in lone]
+    monkeypatch.setattr(stacked, "has_kernel", lambda tensors: True)
+    found = dict(fit_together(together, data(), data(), progress=False))
+    assert used["interact"] == 6, "three steps in each of two batches"
+    for index, history in enumerate(histories):
+        for ours, theirs in zip(found[index], history, strict=True):
+            assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+            assert ours["gradient_norms"] == pytest.approx(theirs["gradient_norms"], rel=1e-3)

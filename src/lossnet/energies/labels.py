@@ -44,6 +44,10 @@ class LabelInteraction(Term):
             different, places = distinct(y)
             if places is not None:
                 return self._mixed(self.mixing(different)).index_select(0, places).view(y.shape[:-1])
+        if prepared is None:
+            found = kernels.interact(y, self.mixing.weight, self.weights.weight)
+            if found is not None:
+                return found
         mixed = self.mixing(y)
         return self._mixed(mixed if prepared is None else mixed + prepared)
 

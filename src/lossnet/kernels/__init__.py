@@ -22,11 +22,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from lossnet.kernels.thin import Thin, Used
+from lossnet.kernels.thin import Scaled, Thin, Used
 from lossnet.precision import may_round
 
 __all__ = [
     "WORDS",
+    "Gradient",
+    "Scaled",
     "Thin",
     "Used",
     "allowed",
@@ -34,13 +36,17 @@ __all__ = [
     "contrast",
     "cross_entropy",
     "gradients",
+    "interact",
     "layer",
     "look_at",
     "read_out",
+    "several",
     "weighed",
     "works",
 ]
 
+#: a parameter's gradient, or what AdamW's kernels make it of
+Gradient = Tensor | Thin | Scaled
 #: products of more rows, and layers of more inputs or weights, keep a GPU busy as torch computes them
 _ROWS, _INPUTS, _WEIGHTS = 128, 1 << 17, 1 << 22
 #: losses of wider rows are torch's
@@ -56,7 +62,7 @@ class _Words:
         self._words, self._taken = words, 0
         self.sets = sets
         self._sets: dict[int, tuple[Tensor, Tensor]] = {}
-        self._kept: dict[Tensor, list[Thin]] | None = None
+        self._kept: dict[Tensor, list[Thin | Scaled]] | None = None
         self._used: dict[int, tuple[Tensor, Used]] = {}
         self._streams: set[torch.cuda.Stream] = set()
 
@@ -97,7 +103,7 @@ class _Words:
         looked_at, used = self._used.get(x.data_ptr(), (None, None))
         return used if looked_at is not None and looked_at.shape == x.shape else None
 
-    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | Thin | None]:
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Gradient | None]:
         """See `gradients`."""
         self._kept, self._streams = {}, set()
         try:
@@ -111,11 +117,7 @@ class _Words:
 
     def keep(self, weight: Tensor, bias: Tensor | None, upright: bool) -> Callable[[Tensor, Tensor], bool]:
         """What keeps the gradients of a layer's parameters, while there is somebody to take them."""
-        owners = [weight] if bias is None else [weight, bias]
-        plain = all(
-            one.is_leaf and one.requires_grad and one.is_contiguous() and not one._backward_hooks
-            for one in owners
-        )
+        plain = _is_plain(weight) and (bias is None or _is_plain(bias))
 
         def keep(x: Tensor, slope: Tensor) -> bool:
             if self._kept is None or not plain:
@@ -123,14 +125,36 @@ class _Words:
             used = self.used(x) if upright else None
             left, right = (x, slope) if upright else (slope, x)
             left = _in_fours(left) if used is None else used.x
-            self._kept.setdefault(weight, []).append(Thin(left, right, weight.shape, used))
+            self._add(weight, Thin(left, right, weight.shape, used))
             if bias is not None:
-                self._kept.setdefault(bias, []).append(Thin(None, slope, bias.shape))
-            if x.is_cuda:
-                self._streams.add(torch.cuda.current_stream(x.device))
+                self._add(bias, Thin(None, slope, bias.shape))
             return True
 
         return keep
+
+    def keep_scaled(self, weight: Tensor) -> Callable[[Tensor, Tensor], bool]:
+        """What keeps the gradient of a parameter that is made of values and a factor."""
+        plain = _is_plain(weight)
+
+        def keep(values: Tensor, factor: Tensor) -> bool:
+            if self._kept is None or not plain:
+                return False
+            self._add(weight, Scaled(values, factor, weight.shape))
+            return True
+
+        return keep
+
+    def _add(self, parameter: Tensor, gradient: Thin | Scaled) -> None:
+        assert self._kept is not None
+        self._kept.setdefault(parameter, []).append(gradient)
+        if parameter.is_cuda:
+            self._streams.add(torch.cuda.current_stream(parameter.device))
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    """Whether nobody else wants to see a parameter's gradient, and its numbers lie in their order."""
+    wanted = parameter.is_leaf and parameter.requires_grad
+    return wanted and parameter.is_contiguous() and not parameter._backward_hooks
 
 
 def _in_fours(values: Tensor) -> Tensor:
@@ -143,7 +167,7 @@ def _in_fours(values: Tensor) -> Tensor:
     return wider
 
 
-def _total(kept: Sequence[Thin], other: Tensor | None) -> Tensor | Thin | None:
+def _total(kept: Sequence[Thin | Scaled], other: Tensor | None) -> Gradient | None:
     """The sum of parts of a gradient."""
     if len(kept) == 1 and other is None:
         return kept[0]
@@ -206,7 +230,7 @@ def layer(
     )
 
 
-def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | Thin | None]:
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Gradient | None]:
     """The gradient of ``loss`` by each parameter, or None for those that have no part in it.
 
     Those of layers are left as they are made, for the kernels of AdamW to multiply.
@@ -215,8 +239,8 @@ def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | Thin 
     >>> gradients(weight.sum(), [weight])
     [tensor([1., 1.])]
     """
-    words = _words.get()
-    if words is None:
+    words = _words_for(loss)
+    if words is None or not several(loss.device):
         return list(torch.autograd.grad(loss, parameters, allow_unused=True))
     return words.gradients(loss, parameters)
 
@@ -228,7 +252,7 @@ def look_at(x: Tensor) -> None:
     settles the others before anybody reads those.
     """
     words = _words_for(x)
-    if words is not None and x.dim() == 2 and x.is_contiguous():
+    if words is not None and x.dim() == 2 and x.is_contiguous() and several(x.device):
         words.look_at(x)
 
 
@@ -243,6 +267,26 @@ def read_out(hidden: Tensor, weights: Tensor) -> Tensor | None:
 
     flat = weights.flatten(0, -2)
     return readout.read_out(hidden.reshape(len(flat), -1, hidden.shape[-1]), flat).view(hidden.shape[:-1])
+
+
+def interact(y: Tensor, mixing: Tensor, weights: Tensor) -> Tensor | None:
+    """``Σ_j v_j softplus(Σ_i M_ij y_i)`` of `candidates` ``(R·b, K, labels)``, as ``(R·b, K)``.
+
+    ``M`` is ``(R, labels, hidden)``, ``v`` ``(R, 1, hidden)``, of several networks.
+    """
+    words = _words_for(y, mixing, weights)
+    if words is None or mixing.dim() != 3 or weights.dim() != 3 or len(mixing) == 1:
+        return None
+    short = words.short(y)
+    networks, labels, hidden = mixing.shape
+    if short is None or labels != y.shape[-1] or weights.shape != (networks, 1, hidden) or hidden > 1024:
+        return None
+    if y[..., 0].numel() // networks > _WIDTH or not several(y.device):
+        return None
+    from lossnet.kernels import sets
+
+    rows = short.view(networks, -1, short.shape[-1])
+    return sets.interact(rows, mixing, weights.squeeze(1), words.keep_scaled(mixing)).view(y.shape[:-1])
 
 
 def contrast(energies: Tensor, offset: Tensor | float) -> Tensor | None:
@@ -326,6 +370,12 @@ def _work(device: torch.device) -> bool:
     return works(device) and _runs(_layers, device)
 
 
+@cache
+def several(device: torch.device) -> bool:
+    """Whether those do that several networks have beside them."""
+    return _work(device) and _runs(_beside, device)
+
+
 def _runs(trial: Callable[[torch.device], None], device: torch.device) -> bool:
     try:
         trial(device)
@@ -354,3 +404,24 @@ def _layers(device: torch.device) -> None:
     with torch.enable_grad():
         hidden = layers.layer(x, weight, None, True, True, 0.5, word)
         torch.autograd.grad(hidden.sum() + sets.mix(short.view(1, -1, 16), weight).sum(), weight)
+
+
+def _beside(device: torch.device) -> None:
+    from lossnet.kernels import adamw, inputs, layers, sets
+
+    word = torch.ones(2, dtype=torch.int64, device=device)
+    x = torch.ones(2, 16, 16, device=device)
+    used = inputs.used(x)
+    mixing, weights = (
+        torch.ones(2, *shape, device=device, requires_grad=True) for shape in ((16, 16), (16,))
+    )
+    with torch.enable_grad():
+        energies = sets.interact(x.to(torch.bfloat16), mixing, weights)
+        torch.autograd.grad(energies.sum(), (mixing, weights))
+    layers.layer(x, x, None, True, True, 0.5, word, used=used)
+    numbers = torch.ones(2, device=device)
+    made = Thin(used.x, x, x.shape, used), Thin(None, x, x[0].shape), Scaled(x, numbers, x.shape)
+    ours, first, second = ([torch.ones(gradient.shape, device=device) for gradient in made] for _ in range(3))
+    steps, betas = [numbers.clone() for _ in made], (0.9, 0.999)
+    adamw.adamw(ours, made, first, second, steps, numbers, numbers, numbers, betas, 1e-8)
+    adamw.settle(ours[0], first[0], second[0], steps[0], numbers, numbers, betas, 1e-8, used, 2)

@@ -3,7 +3,7 @@
 Torch takes a dozen kernels for it, and gives 65,536 numbers at a time to one of a GPU's many processors,
 which leaves most of them idle where a network is small.  Here the first kernel sums squares of gradients,
 piece by piece, and counts the step; the second adds these sums up, scales the gradients and takes the step.
-Both multiply gradients that are `lossnet.kernels.Thin`, which are in no memory.
+Both compute gradients that are `lossnet.kernels.Thin` or `lossnet.kernels.Scaled`, which are in no memory.
 
 Importing this needs Triton, which torch brings along where it is built for CUDA.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from lossnet.kernels.elementary import rounded
-from lossnet.kernels.thin import Thin, Used
+from lossnet.kernels.thin import Scaled, Thin, Used
 
 __all__ = ["adamw", "settle"]
 
@@ -29,13 +29,13 @@ _BLOCK = 1024
 #: where they are products: rows and columns of a tile, and how many tiles, one below the other
 _SQUARE_TILE = {"TALL": 32, "WIDE": 64, "TILES": 4, "num_warps": 4, "num_stages": 2}
 _STEP_TILE = {"TALL": 16, "WIDE": 64, "TILES": 8, "num_warps": 4, "num_stages": 3}
-#: what a gradient is: numbers, the sum of a thin matrix's rows, or the product of two
-_DENSE, _SUM, _PRODUCT = range(3)
+#: what a gradient is: numbers, the sum of a thin matrix's rows, the product of two, or numbers times a factor
+_DENSE, _SUM, _PRODUCT, _SCALED = range(4)
 
 
 def adamw(
     parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor | Thin],
+    gradients: Sequence[Tensor | Thin | Scaled],
     firsts: Sequence[Tensor],
     seconds: Sequence[Tensor],
     steps: Sequence[Tensor],
@@ -133,15 +133,18 @@ def _constants(betas: tuple[float, float], eps: float) -> dict[str, float]:
     }
 
 
-#: kind, left and right factor, which row is where and how many there are, the factors' rows, how far apart
-#: the left one's rows are, the gradient's own rows and columns
+#: kind, left and right factor, which row is where and how many there are (or numbers' factor), the factors'
+#: rows, how far apart the left one's rows (or networks' numbers) are, the gradient's own rows and columns
 _Part = tuple[int, Tensor, Tensor, Tensor, Tensor, int, int, int, int]
 
 
-def _part(gradient: Tensor | Thin, networks: int) -> _Part:
+def _part(gradient: Tensor | Thin | Scaled, networks: int) -> _Part:
     if isinstance(gradient, Tensor):
         size = gradient.numel() // networks
-        return _DENSE, gradient, gradient, gradient, gradient, 1, 1, 1, size
+        return _DENSE, gradient, gradient, gradient, gradient, 1, size, 1, size
+    if isinstance(gradient, Scaled):
+        values, size = gradient.values, gradient.shape.numel() // networks
+        return _SCALED, values, values, values, gradient.factor, 1, values[0].numel(), 1, size
     left, right, used = gradient.left, gradient.right, gradient.used
     rows, wide = right.shape[1:]
     if left is None:
@@ -153,23 +156,26 @@ def _part(gradient: Tensor | Thin, networks: int) -> _Part:
 def _pieces(part: _Part, tile: Mapping[str, int]) -> int:
     """In how many pieces a gradient is treated."""
     kind, tall, wide = part[0], *part[-2:]
-    across = -(-wide // (_BLOCK if kind == _DENSE else tile["WIDE"]))
+    across = -(-wide // (_BLOCK if kind in (_DENSE, _SCALED) else tile["WIDE"]))
     return across * -(-tall // (tile["TALL"] * tile["TILES"]))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _piece(  # type: ignore[no-untyped-def]
-    right, rows, wide, piece,
+    right, share, network, rows, apart, wide, piece,
     KIND: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A piece of a gradient that has one row: its places, and its numbers, 0 behind the end."""
-    if KIND == 0:
-        j = piece * BLOCK + tl.arange(0, BLOCK)
-        found = tl.load(right + j, j < wide, other=0.0, eviction_policy="evict_first")
-    else:
+    if KIND == 1:
         j, k = piece * WIDE + tl.arange(0, WIDE), tl.arange(0, ROWS)
         inside = (k[:, None] < rows) & (j[None, :] < wide)
+        right += network * rows * wide
         found = tl.sum(tl.load(right + k[:, None] * wide + j[None, :], inside, other=0.0), 0)
+    else:
+        j = piece * BLOCK + tl.arange(0, BLOCK)
+        found = tl.load(right + network * apart + j, j < wide, other=0.0, eviction_policy="evict_first")
+        if KIND == 3:
+            found *= tl.load(share + network)
     return j, found
 
 
@@ -207,9 +213,11 @@ def _square(  # type: ignore[no-untyped-def]
         if block >= start and block < end:
             KIND: tl.constexpr = (KINDS >> 2 * p) & 3
             rows, tall, wide = heights[p], talls[p], wides[p]
-            right = rights[p] + network * rows * wide
-            if KIND < 2:
-                _, gradient = _piece(right, rows, wide, block - start, KIND, BLOCK, WIDE, ROWS)
+            if KIND != 2:
+                _, gradient = _piece(
+                    rights[p], shares[p], network, rows, aparts[p], wide, block - start,
+                    KIND, BLOCK, WIDE, ROWS,
+                )  # fmt: skip
                 summed = tl.sum(gradient * gradient)
             else:
                 apart, across = aparts[p] // 4 * 4, tl.cdiv(wide, WIDE)
@@ -217,7 +225,7 @@ def _square(  # type: ignore[no-untyped-def]
                     tall = tl.load(shares[p] + network)
                 j = (block - start) % across * WIDE + tl.arange(0, WIDE)
                 top = (block - start) // across * (TALL * TILES)
-                factor = _factor(right, rows, wide, j, ROWS)
+                factor = _factor(rights[p] + network * rows * wide, rows, wide, j, ROWS)
                 each = tl.zeros((TALL, WIDE), tl.float32)
                 for first in range(top, tl.minimum(top + TALL * TILES, tall), TALL):
                     i = first + tl.arange(0, TALL)
@@ -291,12 +299,14 @@ def _step(  # type: ignore[no-untyped-def]
         if block >= start and block < end:
             KIND: tl.constexpr = (KINDS >> 2 * p) & 3
             rows, tall, wide = heights[p], talls[p], wides[p]
-            right = rights[p] + network * rows * wide
             size = network * tall * wide
             ours, means, mean_squares = parameters[p] + size, firsts[p] + size, seconds[p] + size
             pace, root = _pace(rate, tl.load(steps[p] + network), LOG_FIRST, LOG_SECOND)
-            if KIND < 2:
-                at, gradient = _piece(right, rows, wide, block - start, KIND, BLOCK, WIDE, ROWS)
+            if KIND != 2:
+                at, gradient = _piece(
+                    rights[p], shares[p], network, rows, aparts[p], wide, block - start,
+                    KIND, BLOCK, WIDE, ROWS,
+                )  # fmt: skip
                 now = _load(ours, means, mean_squares, at, at < wide)
                 new = _moved(
                     now[0], now[1], now[2], gradient / scale, kept, pace, root, LEFT_FIRST, LEFT_SECOND, EPS
@@ -318,7 +328,7 @@ def _step(  # type: ignore[no-untyped-def]
                     next_row = tl.load(order + i + TALL, i + TALL < bottom, other=0)
                 at = row[:, None] * wide + j[None, :]
                 parameter, first, second = _load(ours, means, mean_squares, at, inside)
-                factor = _factor(right, rows, wide, j, ROWS)
+                factor = _factor(rights[p] + network * rows * wide, rows, wide, j, ROWS)
                 left = lefts[p] + network * rows * apart
                 for _ in range(top, bottom, TALL):
                     # What the next tile needs is on its way while this one is computed.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lossnet.kernels.elementary import softplus
 
-__all__ = ["read_out"]
+__all__ = ["read_out", "slopes", "summed"]
 
 #: rows that one program works on
 _ROWS = 16
@@ -27,14 +27,8 @@ def read_out(hidden: Tensor, weights: Tensor) -> Tensor:
 class _ReadOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weights: Tensor) -> Tensor:
-        networks, rows, width = hidden.shape
-        out = hidden.new_empty(networks, rows)
-        with torch.cuda.device(hidden.device):
-            _forward[(triton.cdiv(rows, _ROWS), networks)](
-                hidden, weights, out, rows, width, ROWS=_ROWS, WIDTH=triton.next_power_of_2(width)
-            )
         ctx.save_for_backward(hidden, weights)
-        return out
+        return summed(hidden, weights)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -42,30 +36,57 @@ class _ReadOut(torch.autograd.Function):
         if torch.is_grad_enabled():  # to be differentiated again
             each = gradient.unsqueeze(-1)
             return each * weights.unsqueeze(1) * torch.sigmoid(hidden), (each * F.softplus(hidden)).sum(1)
-        networks, rows, width = hidden.shape
-        blocks = triton.cdiv(rows, _ROWS)
         of_hidden, of_weights = ctx.needs_input_grad
-        d_hidden = torch.empty_like(hidden)
-        parts = hidden.new_empty(networks, blocks, width) if of_weights else None
-        with torch.cuda.device(hidden.device):
-            _backward[(blocks, networks)](
-                gradient.contiguous(),
-                hidden,
-                weights,
-                d_hidden,
-                hidden if parts is None else parts,
-                rows,
-                width,
-                blocks,
-                OF_WEIGHTS=of_weights,
-                ROWS=_ROWS,
-                WIDTH=triton.next_power_of_2(width),
-            )
-            if parts is None:
-                return d_hidden, None
-            d_weights = torch.empty_like(weights)
-            _add[(triton.cdiv(width, 32), networks)](parts, d_weights, width, blocks, COLUMNS=32, ROWS=64)
+        d_hidden, _, d_weights = slopes(gradient, hidden, weights, of_weights)
         return d_hidden if of_hidden else None, d_weights
+
+
+def summed(hidden: Tensor, weights: Tensor) -> Tensor:
+    """See `read_out`; not to be differentiated."""
+    networks, rows, width = hidden.shape
+    out = hidden.new_empty(networks, rows)
+    with torch.cuda.device(hidden.device):
+        _forward[(triton.cdiv(rows, _ROWS), networks)](
+            hidden, weights, out, rows, width, ROWS=_ROWS, WIDTH=triton.next_power_of_2(width)
+        )
+    return out
+
+
+def slopes(
+    gradient: Tensor, hidden: Tensor, weights: Tensor, of_weights: bool, small: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of `read_out` by ``hidden`` and, if asked for, by its weights.
+
+    Between them is a factor ``(R,)`` for the first where these are ``small``, that is, in float16: each
+    network's as large as they may be, so that they have the 11 bits of TF32 however small they are.
+    """
+    networks, rows, width = hidden.shape
+    blocks = triton.cdiv(rows, _ROWS)
+    d_hidden = torch.empty_like(hidden, dtype=torch.float16 if small else hidden.dtype)
+    factor = hidden.new_empty(networks)
+    parts = hidden.new_empty(networks, blocks, width) if of_weights else None
+    with torch.cuda.device(hidden.device):
+        _backward[(blocks, networks)](
+            gradient.contiguous(),
+            hidden,
+            weights,
+            d_hidden,
+            hidden if parts is None else parts,
+            factor,
+            rows,
+            width,
+            blocks,
+            OF_WEIGHTS=of_weights,
+            SMALL=small,
+            ROWS=_ROWS,
+            ALL=triton.next_power_of_2(rows),
+            WIDTH=triton.next_power_of_2(width),
+        )
+        if parts is None:
+            return d_hidden, factor, None
+        d_weights = torch.empty_like(weights)
+        _add[(triton.cdiv(width, 32), networks)](parts, d_weights, width, blocks, COLUMNS=32, ROWS=64)
+    return d_hidden, factor, d_weights
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -81,8 +102,9 @@ def _forward(hidden, weights, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    gradient, hidden, weights, d_hidden, parts, rows, width, blocks,
-    OF_WEIGHTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    gradient, hidden, weights, d_hidden, parts, factor, rows, width, blocks,
+    OF_WEIGHTS: tl.constexpr, SMALL: tl.constexpr,
+    ROWS: tl.constexpr, ALL: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """``parts`` ``(R, blocks, hidden)`` add up to the weights' gradient."""
     block, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -92,7 +114,16 @@ def _backward(  # type: ignore[no-untyped-def]
     weight = tl.load(weights + network * width + column, column < width, other=0.0)
     each = tl.load(gradient + network * rows + row, row < rows, other=0.0)[:, None]
     value = tl.load(hidden + at, inside, other=0.0)
-    tl.store(d_hidden + at, each * weight[None, :] / (1 + tl.exp(-value)), inside)
+    slope = each * weight[None, :] / (1 + tl.exp(-value))
+    if SMALL:
+        every = tl.arange(0, ALL)
+        steepest = tl.max(tl.abs(tl.load(gradient + network * rows + every, every < rows, other=0.0)), 0)
+        # 2ᵏ times the largest slope there may be is at most 2¹⁵, half of what float16 can hold.
+        power = 14 - tl.ceil(tl.log2(tl.maximum(steepest * tl.max(tl.abs(weight), 0), 1e-30)))
+        slope = (slope * tl.exp2(power)).to(tl.float16)
+        if block == 0:
+            tl.store(factor + network, tl.exp2(-power))
+    tl.store(d_hidden + at, slope, inside)
     if OF_WEIGHTS:
         place = parts + (network * blocks + block) * width + column
         tl.store(place, tl.sum(each * softplus(value), 0), column < width)

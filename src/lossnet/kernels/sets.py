@@ -8,14 +8,18 @@ TF32 would round it; backward, where numbers may be tiny, each is the sum of two
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
-__all__ = ["draw", "mix", "weigh"]
+from lossnet.kernels.readout import slopes, summed
+
+__all__ = ["draw", "interact", "mix", "weigh"]
 
 _BLOCK = 1024
 #: what the bits of bfloat16's 1 mean in float16
@@ -63,6 +67,18 @@ def mix(short: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
+def interact(
+    short: Tensor, weight: Tensor, weights: Tensor, keep: Callable[[Tensor, Tensor], bool] | None = None
+) -> Tensor:
+    """``Σ_j v_j softplus((y W)_j)`` of short sets ``(R, rows, apart)``, as ``(R, rows)``.
+
+    ``W`` is ``(R, labels, hidden)``, ``v`` ``(R, hidden)``.  ``keep`` is offered the values and the factor
+    that the gradient of ``W`` is made of.
+    """
+    result: Tensor = _Interact.apply(short, weight, weights.contiguous(), keep)  # type: ignore[no-untyped-call]
+    return result
+
+
 def weigh(short: Tensor, weights: Tensor) -> Tensor:
     """``Σ weights · y`` of short sets ``(…, batch, K, apart)``, as ``(…, batch, K)``.
 
@@ -72,18 +88,22 @@ def weigh(short: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
+def _mixed(short: Tensor, weight: Tensor) -> Tensor:
+    weight = weight.contiguous()
+    networks, labels, outputs = weight.shape
+    rounded = weight.new_empty(networks, short.shape[2], outputs, dtype=torch.float16)
+    sizes = labels * outputs, short.shape[2] * outputs
+    with torch.cuda.device(weight.device):
+        _round[(triton.cdiv(sizes[1], _BLOCK), networks)](weight, rounded, *sizes, _ONE, BLOCK=_BLOCK)
+    return torch.bmm(short.view(torch.float16), rounded, out_dtype=torch.float32)
+
+
 class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, short: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(short)
         ctx.labels = weight.shape[1]
-        weight = weight.contiguous()
-        networks, labels, outputs = weight.shape
-        rounded = weight.new_empty(networks, short.shape[2], outputs, dtype=torch.float16)
-        sizes = labels * outputs, short.shape[2] * outputs
-        with torch.cuda.device(weight.device):
-            _round[(triton.cdiv(sizes[1], _BLOCK), networks)](weight, rounded, *sizes, _ONE, BLOCK=_BLOCK)
-        return torch.bmm(short.view(torch.float16), rounded, out_dtype=torch.float32)
+        return _mixed(short, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
@@ -101,6 +121,36 @@ class _Mix(torch.autograd.Function):
             size, larger = found[0].numel(), both[0].numel()
             _join[(triton.cdiv(size, _BLOCK), networks)](both, found, size, larger, width, BLOCK=_BLOCK)
         return None, found
+
+
+class _Interact(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, short: Tensor, weight: Tensor, weights: Tensor, keep: Any) -> Tensor:
+        hidden = _mixed(short, weight)
+        ctx.save_for_backward(short, hidden, weight, weights)
+        ctx.keep = keep
+        return summed(hidden, weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
+        short, hidden, weight, weights = ctx.saved_tensors
+        labels = weight.shape[1]
+        if torch.is_grad_enabled():  # to be differentiated again
+            long, each = short[..., :labels].to(weight.dtype), gradient.unsqueeze(-1)
+            hidden = torch.bmm(long, weight)
+            slope = each * weights.unsqueeze(1) * torch.sigmoid(hidden)
+            return None, torch.bmm(long.mT, slope), (each * F.softplus(hidden)).sum(1), None
+        _, of_weight, of_weights, _ = ctx.needs_input_grad
+        slope, factor, d_weights = slopes(gradient, hidden, weights, of_weights, small=True)
+        if not of_weight:
+            return None, None, d_weights, None
+        values, factor = (
+            torch.bmm(short.view(torch.float16).mT, slope, out_dtype=torch.float32),
+            factor / _ONE,
+        )
+        if ctx.keep is not None and ctx.keep(values, factor):
+            return None, None, d_weights, None
+        return None, values[:, :labels] * factor.view(-1, 1, 1), d_weights, None
 
 
 class _Weigh(torch.autograd.Function):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Thin", "Used"]
+__all__ = ["Scaled", "Thin", "Used"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,3 +54,24 @@ class Thin:
             order = self.used.order.long().unsqueeze(2).expand_as(product)
             product = torch.zeros_like(product).scatter_(1, order, product)
         return product.view(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """The gradient ``factor · values`` of a parameter of each of ``R`` networks.
+
+    >>> Scaled(torch.ones(1, 2, 2), torch.tensor([3.0]), torch.Size([3, 1])).dense().flatten()
+    tensor([3., 3., 3.])
+    """
+
+    #: ``(R, …)``, more than the parameter has behind those that it has
+    values: Tensor
+    #: ``(R,)``
+    factor: Tensor
+    #: that of the parameter
+    shape: torch.Size
+
+    def dense(self) -> Tensor:
+        """The gradient itself."""
+        size = self.shape.numel() // len(self.factor)
+        return (self.values.flatten(1)[:, :size] * self.factor.unsqueeze(1)).view(self.shape)

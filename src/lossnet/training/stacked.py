@@ -317,14 +317,14 @@ class Stack:
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
 
-    def gradients(self, losses: Tensor) -> Sequence[Tensor | kernels.Thin | None]:
+    def gradients(self, losses: Tensor) -> Sequence[kernels.Gradient | None]:
         """Of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
         total = losses.sum()  # replicas know nothing of each other: its gradient is each one's own
         if self._has_kernel and len(self._owners) > 1:
             return kernels.gradients(total, self.parameters)
         return torch.autograd.grad(total, self.parameters)
 
-    def step(self, gradients: Sequence[Tensor | kernels.Thin | None]) -> Tensor:
+    def step(self, gradients: Sequence[kernels.Gradient | None]) -> Tensor:
         """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
         if self._has_kernel:
             return self._in_two_kernels(gradients)
@@ -388,7 +388,7 @@ class Stack:
                     state[name] = own
         return stacked
 
-    def _in_two_kernels(self, gradients: Sequence[Tensor | kernels.Thin | None]) -> Tensor:
+    def _in_two_kernels(self, gradients: Sequence[kernels.Gradient | None]) -> Tensor:
         from lossnet.kernels import adamw  # only where there is Triton
 
         used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
