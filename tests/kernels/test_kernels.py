@@ -324,6 +324,10 @@ def test_whoever_hooks_a_module_is_called(device, steps):
     assert [place for place, _ in called] == [0, 1, 5]
     near(called[1][1], F.softplus(called[0][1]).double(), 1e-6)
     net.eval()
+    back = net[1].register_full_backward_hook(lambda *_: called.append("back"))
+    net(x).sum().backward()
+    assert called[-1] == "back"
+    back.remove()
     hook = net[3].register_forward_pre_hook(lambda module, inputs: (0 * inputs[0],))
     near(net(x), nn.Sequential(*list(net)[3:])(torch.zeros(32, 60, device=device)).double())
     hook.remove()
@@ -460,3 +464,23 @@ def test_steps_may_wait_for_weights_of_inputs_that_are_not_in_use(device):
     assert (results[0][0] == 0).any()
     for one, other in zip(*results, strict=True):
         near(one, other.double(), 1e-5)
+
+
+def test_inputs_are_known_as_they_were_looked_at(device):
+    x = torch.randn(4, 6, device=device)
+    weight = torch.randn(2, 6, 5, device=device, requires_grad=True)
+    with kernels.allowed(words(2).to(device)):
+        kernels.look_at(x)
+
+        def used(inputs):
+            return kernels.gradients(kernels.layer(inputs, weight, None, True).sum(), [weight])[0].used
+
+        assert used(x) is not None
+        assert used(x.clone()) is None
+        assert used(x[:1].expand(4, 6)) is None
+        x.add_(1)
+        assert used(x) is None
+    with kernels.allowed(words(2).to(device)):
+        kernels.look_at(x.t().contiguous().t())
+        kernels.look_at(torch.randn(2 * 200, 6, device=device))
+        assert not kernels._words.get()._used

@@ -18,6 +18,7 @@ from lossnet.training import Trainer, fit_together
 from lossnet.training import replicas as replicas_room
 from lossnet.training import trainer as trainer_room
 from lossnet.training.descent import descend, has_kernel
+from lossnet.training.stacked import Stack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -94,23 +95,40 @@ def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("zeros", [0.0, 0.97], ids=["inputs in use", "inputs of which some wait"])
 @pytest.mark.parametrize("rounded", [False, True], ids=["in full", "in kernels"])
-def test_replicas_do_what_each_does_alone(kind, rounded, zeros, monkeypatch):
+def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
     if not rounded:  # to compare closely
         for room in (trainer_room, replicas_room):
             monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())
     different = [{"lr": 0.001}, {"lr": 0.003, "clip": 0.1}, {"weight_decay": 0.3}]
-    train = data(zeros)
-    alone = [trainer(seed, **kind, **own).fit(train, data()) for seed, own in enumerate(different)]
+    alone = [trainer(seed, **kind, **own).fit(data(), data()) for seed, own in enumerate(different)]
     made = [trainer(seed, **kind, **own) for seed, own in enumerate(different)]
-    together = dict(fit_together(made, train, data(), progress=False))
+    together = dict(fit_together(made, data(), data(), progress=False))
     for seed, history in enumerate(alone):
         for ours, theirs in zip(together[seed], history, strict=True):
             assert ours["losses"] == pytest.approx(theirs["losses"], rel=2e-2 if rounded else 1e-3)
             assert ours["lr"] == pytest.approx(theirs["lr"])
             if not rounded:
                 assert ours["valid"] == pytest.approx(theirs["valid"], rel=1e-2, abs=1e-2)
+
+
+def test_steps_that_wait_are_those_that_do_not(monkeypatch):
+    settled = []
+    settle = Stack.settle
+    monkeypatch.setattr(Stack, "settle", lambda self: settled.append(len(self._waiting)) or settle(self))
+    weights = []
+    for waits in (True, False):
+        if not waits:
+            monkeypatch.setattr(replicas_room, "_some_wait", lambda trainer, train: False)
+        made = [trainer(seed, energy_steps=3, task_steps=2, lr=0.003) for seed in range(3)]
+        for one in made:
+            one.max_epochs, one.clip = 1, 1e9
+        list(fit_together(made, data(zeros=0.97), data(), progress=False))
+        assert any(settled) == waits
+        settled.clear()
+        weights.append([one.method.state_dict() for one in made])
+    for ours, theirs in zip(*weights, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_log_probabilities_are_those_of_a_cpu():

@@ -397,3 +397,9 @@ def test_what_problems_side_by_side_refuse():
         implicit_gradient(outer, inner, [theta], [theta], products=FiniteDifference(), problems=3)
     with pytest.raises(ValueError, match=r"shape \(3,\), not \(\)"):
         implicit_gradient(outer.sum(), inner, [theta], [theta], Identity(), problems=3)
+
+
+def test_networks_with_hooks_are_trained_alone():
+    hooked = trainer(("cross-entropy", "none"), 0)
+    hooked.method.task_net[1].register_forward_hook(lambda *_: None)
+    assert why_alone([hooked]) == "hooks on their layers have no stacked form"

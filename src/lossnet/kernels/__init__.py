@@ -63,8 +63,13 @@ class _Words:
         self.sets = sets
         self._sets: dict[int, tuple[Tensor, Tensor]] = {}
         self._kept: dict[Tensor, list[Thin | Scaled]] | None = None
-        self._used: dict[int, tuple[Tensor, Used]] = {}
+        self._used: dict[int, tuple[Tensor, int, Used]] = {}
         self._streams: set[torch.cuda.Stream] = set()
+
+    @property
+    def networks(self) -> int:
+        """How many there are."""
+        return len(self._words)
 
     def take(self) -> Tensor:
         """The next, ``(R,)``."""
@@ -95,13 +100,15 @@ class _Words:
         """See `look_at`."""
         from lossnet.kernels import inputs
 
-        x = x.view(len(self._words), -1, x.shape[-1])
-        self._used[x.data_ptr()] = x, inputs.used(x)
+        x = x.view(self.networks, -1, x.shape[-1])
+        self._used[x.data_ptr()] = x, x._version, inputs.used(x)
 
     def used(self, x: Tensor) -> Used | None:
         """What is known of inputs ``(R, rows, inputs)``, if they have been looked at."""
-        looked_at, used = self._used.get(x.data_ptr(), (None, None))
-        return used if looked_at is not None and looked_at.shape == x.shape else None
+        looked_at, version, used = self._used.get(x.data_ptr(), (None, 0, None))
+        if looked_at is None or looked_at.shape != x.shape or looked_at.stride() != x.stride():
+            return None
+        return used if looked_at._version == version else None  # it may have changed since
 
     def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Gradient | None]:
         """See `gradients`."""
@@ -252,7 +259,9 @@ def look_at(x: Tensor) -> None:
     settles the others before anybody reads those.
     """
     words = _words_for(x)
-    if words is not None and x.dim() == 2 and x.is_contiguous() and several(x.device):
+    if words is None or x.dim() != 2 or not x.is_contiguous() or x.shape[1] > _INPUTS:
+        return
+    if len(x) <= _ROWS * words.networks and several(x.device):
         words.look_at(x)
 
 

@@ -13,7 +13,7 @@ __all__ = ["used"]
 
 
 def used(x: Tensor) -> Used:
-    """The inputs ``(R, rows, inputs)`` with those in use before the others, each in their order."""
+    """The inputs ``(R, rows, inputs)`` with those in use, in their order, before the others."""
     x = x.contiguous()
     networks, rows, inputs = x.shape
     apart = triton.cdiv(inputs, 4) * 4

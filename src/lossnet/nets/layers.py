@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lossnet import kernels
 from lossnet.sparse import few_values, product
 
-__all__ = ["InputLayer", "Linear", "linear"]
+__all__ = ["InputLayer", "Linear", "hooked", "linear"]
 
 
 class Linear(nn.Linear):
@@ -87,3 +87,18 @@ class InputLayer(nn.Module):
         if isinstance(state_dict.get(name), Tensor) and state_dict[name].dim() == 2:
             state_dict = {**state_dict, name: state_dict[name].t().contiguous()}
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def hooked(*modules: nn.Module) -> bool:
+    """Whether somebody wants to be called with any of these modules, so that all must be called as they are.
+
+    >>> hooked(nn.Softplus())
+    False
+    """
+    return any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in modules
+    )

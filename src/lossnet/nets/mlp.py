@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lossnet import kernels
 from lossnet.coins import Dropout
-from lossnet.nets.layers import InputLayer, linear
+from lossnet.nets.layers import InputLayer, hooked, linear
 
 __all__ = ["MLP"]
 
@@ -60,18 +60,13 @@ def _through(modules: Iterable[Any], x: Tensor) -> Tensor:
         layer = left.pop(0)
         hidden = None
         drops = [module for module in left[1:2] if isinstance(module, Dropout)]
-        if hasattr(layer, "upright") and left and _is_plain(left[0]) and not _hooked(layer, left[0], *drops):
+        if hasattr(layer, "upright") and left and _is_plain(left[0]) and not hooked(layer, left[0], *drops):
             rate = drops[0].p if drops and drops[0].training else 0.0
             hidden = kernels.layer(x, layer.weight, layer.bias, layer.upright, active=True, dropout=rate)
             if hidden is not None:
                 del left[: 1 + len(drops)]
         x = layer(x) if hidden is None else hidden
     return x
-
-
-def _hooked(*modules: nn.Module) -> bool:
-    """Whether somebody wants to be called with modules."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
 def _is_plain(module: nn.Module) -> bool:

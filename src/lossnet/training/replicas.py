@@ -270,7 +270,9 @@ class _Replicas:
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
         with products(self.device, rounded=True), kernels.allowed(words, self.sets):
-            if self.some_wait:
+            for stack in self.stacks.values():
+                stack.forget()
+            if self.some_wait and len(self.trainers) > 1:
                 kernels.look_at(batch.x)
             self.streams.mark()
             for update in self.stage.updates(batch):

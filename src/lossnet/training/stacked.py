@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from lossnet import coins, kernels
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer, layers
+from lossnet.nets.layers import hooked
 from lossnet.spaces import MultiLabel, Sampler
 from lossnet.training.descent import begun, excess, has_kernel, step
 
@@ -267,6 +268,8 @@ def stackable(network: nn.Module) -> str | None:
     'LSTM layers have no stacked form'
     """
     for module in network.modules():
+        if hooked(module):
+            return "hooks on their layers have no stacked form"
         if type(module) not in (*_PLAIN, InputLayer, layers.Linear, nn.Linear, coins.Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
@@ -341,12 +344,15 @@ class Stack:
         self._streams.apart(descend)
         return norms
 
-    def settle(self, places: Sequence[int] | None = None) -> None:
-        """Takes the steps that wait, of inputs that the batches had not in use; of some parameters or all."""
-        for place in list(self._waiting) if places is None else places:
+    def forget(self) -> None:
+        """Forgets steps that wait, of a batch that has been given up."""
+        self._waiting.clear()
+
+    def settle(self) -> None:
+        """Takes the steps that wait, of weights of inputs that the batch has not in use."""
+        for place, (used, times) in self._waiting.items():
             from lossnet.kernels import adamw
 
-            used, times = self._waiting.pop(place)
             with torch.no_grad():
                 adamw.settle(
                     self.parameters[place],
@@ -360,6 +366,7 @@ class Stack:
                     used,
                     times,
                 )
+        self._waiting.clear()
 
     def release(self) -> None:
         """Gives the replicas and their optimizers tensors of their own again."""
@@ -394,10 +401,9 @@ class Stack:
         used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
         for place, gradient in used.items():
             part = gradient.used if isinstance(gradient, kernels.Thin) else None
-            before, times = self._waiting.get(place, (None, 0))
-            if before is not None and before is not part:
-                self.settle([place])
-                times = 0
+            before, times = self._waiting.get(place, (part, 0))
+            if before is not part:
+                raise RuntimeError("weights wait for the end of a batch, in which somebody reads them")
             if part is not None:
                 self._waiting[place] = part, times + 1
         with torch.no_grad():
