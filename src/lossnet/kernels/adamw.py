@@ -269,9 +269,8 @@ def _store(parameters, firsts, seconds, at, inside, parameter, first, second):  
 @triton.jit  # type: ignore[untyped-decorator]
 def _pace(rate, steps_taken, LOG_FIRST: tl.constexpr, LOG_SECOND: tl.constexpr):  # type: ignore[no-untyped-def]
     """What corrects moments' bias: 1 − βᵗ, without losing digits where it is small."""
-    return rate / -libdevice.expm1(steps_taken * LOG_FIRST), tl.sqrt(
-        -libdevice.expm1(steps_taken * LOG_SECOND)
-    )
+    root = tl.sqrt(-libdevice.expm1(steps_taken * LOG_SECOND))
+    return rate / -libdevice.expm1(steps_taken * LOG_FIRST), root
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -53,16 +53,16 @@ def summed(hidden: Tensor, weights: Tensor) -> Tensor:
 
 
 def slopes(
-    gradient: Tensor, hidden: Tensor, weights: Tensor, of_weights: bool, small: bool = False
+    gradient: Tensor, hidden: Tensor, weights: Tensor, of_weights: bool, unit: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients of `read_out` by ``hidden`` and, if asked for, by its weights.
 
-    Between them is a factor ``(R,)`` for the first where these are ``small``, that is, in float16: each
-    network's as large as they may be, so that they have the 11 bits of TF32 however small they are.
+    Given a ``unit``, the first are in float16, each network's as large as they may be, so that they have the
+    11 bits of TF32 however small they are; between both is what makes them right, ``(R,)``, per unit.
     """
     networks, rows, width = hidden.shape
     blocks = triton.cdiv(rows, _ROWS)
-    d_hidden = torch.empty_like(hidden, dtype=torch.float16 if small else hidden.dtype)
+    d_hidden = torch.empty_like(hidden, dtype=hidden.dtype if unit is None else torch.float16)
     factor = hidden.new_empty(networks)
     parts = hidden.new_empty(networks, blocks, width) if of_weights else None
     with torch.cuda.device(hidden.device):
@@ -73,11 +73,12 @@ def slopes(
             d_hidden,
             hidden if parts is None else parts,
             factor,
+            1.0 if unit is None else unit,
             rows,
             width,
             blocks,
             OF_WEIGHTS=of_weights,
-            SMALL=small,
+            SMALL=unit is not None,
             ROWS=_ROWS,
             ALL=triton.next_power_of_2(rows),
             WIDTH=triton.next_power_of_2(width),
@@ -102,7 +103,7 @@ def _forward(hidden, weights, out, rows, width, ROWS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    gradient, hidden, weights, d_hidden, parts, factor, rows, width, blocks,
+    gradient, hidden, weights, d_hidden, parts, factor, unit, rows, width, blocks,
     OF_WEIGHTS: tl.constexpr, SMALL: tl.constexpr,
     ROWS: tl.constexpr, ALL: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -122,7 +123,7 @@ def _backward(  # type: ignore[no-untyped-def]
         power = 14 - tl.ceil(tl.log2(tl.maximum(steepest * tl.max(tl.abs(weight), 0), 1e-30)))
         slope = (slope * tl.exp2(power)).to(tl.float16)
         if block == 0:
-            tl.store(factor + network, tl.exp2(-power))
+            tl.store(factor + network, tl.exp2(-power) / unit)
     tl.store(d_hidden + at, slope, inside)
     if OF_WEIGHTS:
         place = parts + (network * blocks + block) * width + column

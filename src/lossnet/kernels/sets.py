@@ -141,13 +141,10 @@ class _Interact(torch.autograd.Function):
             slope = each * weights.unsqueeze(1) * torch.sigmoid(hidden)
             return None, torch.bmm(long.mT, slope), (each * F.softplus(hidden)).sum(1), None
         _, of_weight, of_weights, _ = ctx.needs_input_grad
-        slope, factor, d_weights = slopes(gradient, hidden, weights, of_weights, small=True)
+        slope, factor, d_weights = slopes(gradient, hidden, weights, of_weights, unit=_ONE)
         if not of_weight:
             return None, None, d_weights, None
-        values, factor = (
-            torch.bmm(short.view(torch.float16).mT, slope, out_dtype=torch.float32),
-            factor / _ONE,
-        )
+        values = torch.bmm(short.view(torch.float16).mT, slope, out_dtype=torch.float32)
         if ctx.keep is not None and ctx.keep(values, factor):
             return None, None, d_weights, None
         return None, values[:, :labels] * factor.view(-1, 1, 1), d_weights, None

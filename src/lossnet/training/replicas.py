@@ -276,8 +276,8 @@ class _Replicas:
                 kernels.look_at(batch.x)
             self.streams.mark()
             for update in self.stage.updates(batch):
-                stack = self.stacks[update.network]
-                norms = stack.step(update.gradients or stack.gradients(update.loss))
+                stack, given = self.stacks[update.network], update.gradients
+                norms = stack.step(stack.gradients(update.loss) if given is None else given)
                 self.streams.mark()
                 readings = {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
                 names += [(update.network, quantity) for quantity in readings]
