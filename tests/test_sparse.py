@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from lossnet.energies import LabelInteraction
-from lossnet.sparse import _scan, distinct, few_values, product, squared_norm
+from lossnet.sparse import _scan, beside, distinct, few_values, product, squared_norm, unbind
 
 LABELS = 30
 
@@ -24,10 +24,52 @@ def test_different_sets_are_told_apart_and_equal_ones_are_not(shape):
 
 def test_what_is_known_of_different_sets_is_what_a_look_at_them_says():
     rows, _ = distinct(sets())
-    _, known = rows._few_values
-    found = _scan(rows)
+    same_matrix(rows._few_values[1], _scan(rows))
+
+
+def drawn(rounds=3, batch=4, count=50):
+    """The truth, sets of several rounds beside it, and what `beside` makes of them."""
+    truth = sets(1, batch)[0]
+    some = torch.stack([sets(batch, count, seed) for seed in range(1, rounds + 1)])
+    return truth, some, beside(truth, some.bool(), torch.float64)
+
+
+def same_matrix(known, found):
     for name in ("row", "column", "value", "shape"):
         np.testing.assert_array_equal(getattr(known, name), getattr(found, name))
+
+
+def test_sets_beside_the_truth_know_their_ones():
+    truth, some, found = drawn()
+    assert torch.equal(found[:, :, 1:], some)
+    assert torch.equal(found[:, :, 0], truth.expand(3, *truth.shape))
+    same_matrix(found._few_values[1], _scan(found))
+
+
+def test_parts_of_sets_know_of_themselves_what_the_whole_knows():
+    _, _, found = drawn()
+    for part, plain in zip(unbind(found), found, strict=True):
+        assert torch.equal(part, plain)
+        same_matrix(part._few_values[1], _scan(plain))
+        (rows, places), (others, elsewhere) = distinct(part), distinct(plain.clone())
+        assert torch.equal(rows, others)
+        assert torch.equal(places, elsewhere)
+        same_matrix(rows._few_values[1], _scan(rows))
+
+
+def test_sets_beside_a_truth_that_is_none_or_with_many_labels_are_just_numbers():
+    truth, some, _ = drawn()
+    soft = beside(0.5 * truth, some.bool(), torch.float64)
+    assert torch.equal(soft[1, :, 0], 0.5 * truth)
+    assert torch.equal(soft[:, :, 1:], some)
+    many = beside(truth, ~some.bool(), torch.float64)
+    assert torch.equal(many[:, :, 1:], 1 - some)
+    for found in (soft, many):
+        assert not hasattr(found, "_few_values")
+        assert [part.shape for part in unbind(found)] == [(4, 51, LABELS)] * 3
+    changed = drawn()[2]
+    changed[0] = 1  # it knows no longer
+    assert not any(hasattr(part, "_few_values") for part in unbind(changed))
 
 
 @pytest.mark.parametrize("y", [sets() * 0.5, torch.rand(2, 3, LABELS), sets().requires_grad_()])

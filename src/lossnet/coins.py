@@ -38,13 +38,14 @@ class Coins:
             rest = (scaled - self._limits).flatten(1)
             self._rest = rest.numpy() if rest.any() else None
 
-    def flip(self, count: int) -> Tensor:
-        """All coins ``count`` times each, ``(batch, count, *event)``."""
-        shape = (len(self.chances), count, *self.chances.shape[2:])
+    def flip(self, count: int, dtype: torch.dtype | None = None) -> Tensor:
+        """All coins ``count`` times each, ``(batch, count, *event)``, of the chances' type or another."""
+        shape, dtype = (len(self.chances), count, *self.chances.shape[2:]), dtype or self.chances.dtype
         if self.chances.device.type != "cpu":
-            return torch.bernoulli(self.chances.expand(shape))
+            return torch.bernoulli(self.chances.expand(shape)).to(dtype)
         drawn = _drawn(self._limits, self._rest, shape)
-        return torch.from_numpy(drawn.view(np.uint8)).to(self.chances.dtype)
+        # Bytes become numbers faster than truth values do.
+        return torch.from_numpy(drawn if dtype == torch.bool else drawn.view(np.uint8)).to(dtype)
 
 
 class Dropout(nn.Dropout):

@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from lossnet import kernels
 from lossnet.coins import Coins
 from lossnet.precision import products
+from lossnet.sparse import beside
 
 __all__ = [
     "Batch",
@@ -231,8 +232,8 @@ class _Binary(Space):
         # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
         return torch.sigmoid(logits.detach()).nan_to_num()
 
-    def coins(self, chances: Tensor) -> Sampler:
-        """Draws 1 with these chances ``(batch, *event)``, else 0, all independent."""
+    def coins(self, chances: Tensor) -> Callable[..., Tensor]:
+        """Draws 1 with these chances ``(batch, *event)``, else 0, all independent; see `Coins.flip`."""
         return Coins(chances).flip
 
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
@@ -290,12 +291,15 @@ class MultiLabel(_Binary):
     ) -> Tensor:
         """`rounds` where they belong at once: copies of so many numbers would take longer than drawing them.
 
-        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``; kernels draw without it.
+        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``; kernels and CPUs draw without it.
         """
         found = kernels.candidates(logits, truth, samples, count) if mask is None else None
         if found is not None:
             return found
         chances = self._chances(logits).unsqueeze(1)
+        if chances.device.type == "cpu":
+            sets = self._masked(self.coins(chances.squeeze(1))(count * samples, torch.bool), mask)
+            return beside(truth, sets.unflatten(1, (count, samples)).transpose(0, 1), chances.dtype)
         drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
         fill(drawn.transpose(0, 1))
         drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)

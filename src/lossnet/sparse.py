@@ -7,8 +7,10 @@ gradient ``Xᵀ D`` is as cheap.  Both are sums of few rows of a matrix, which P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Sparse", "distinct", "few_values", "product", "squared_norm"]
+__all__ = ["Sparse", "beside", "distinct", "few_values", "product", "squared_norm", "unbind"]
 
 #: up to this share of values that are not zero, sums of rows are faster than a dense product
 SPARSE_SHARE = 0.1
@@ -34,10 +36,44 @@ def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
     few = few_values(y)
     if few is None or few.value is not None:
         return y, None
-    first, place, others = few.distinct()
-    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(first))
-    rows._few_values = (rows._version, others)  # type: ignore[attr-defined]
-    return rows, torch.from_numpy(place)
+    found = few.distinct()
+    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(found.rows))
+    rows._few_values = (rows._version, found.matrix)  # type: ignore[attr-defined]
+    return rows, torch.from_numpy(found.places)
+
+
+def beside(truth: Tensor, drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Label sets ``(…, batch, K, labels)`` with the truth ``(batch, labels)`` in front, on a CPU.
+
+    They know where their ones are, if these are few, and so need not be searched for them.
+
+    >>> found = beside(torch.eye(12), torch.eye(12, dtype=torch.bool).unsqueeze(1), torch.float32)
+    >>> found.shape, len(few_values(found).column)
+    (torch.Size([12, 2, 12]), 24)
+    """
+    *most, count, labels = drawn.shape
+    known, sets = truth.numpy(), np.empty((*most, 1 + count, labels), bool)
+    sets[..., 1:, :] = drawn.numpy()
+    sets[..., 0, :] = known != 0
+    found = torch.from_numpy(sets.view(np.uint8)).to(dtype)
+    if not np.array_equal(sets[..., 0, :], np.broadcast_to(known, (*most, labels))):  # it is no set
+        found[..., 0, :] = truth
+    elif np.count_nonzero(sets) <= SPARSE_SHARE * sets.size:
+        few = _of_ones(np.flatnonzero(sets), (sets.size // labels, labels))
+        found._few_values = (found._version, few)  # type: ignore[attr-defined]
+    return found
+
+
+def unbind(sets: Tensor) -> tuple[Tensor, ...]:
+    """The parts of a tensor along its first axis, which know as much of themselves as the whole does."""
+    parts = sets.unbind()
+    version, few = getattr(sets, "_few_values", (None, None))
+    if few is not None and version == sets._version:
+        sizes = [few.shape[0] // len(parts)] * len(parts)
+        for index, (part, own) in enumerate(zip(parts, few.split(sizes), strict=True)):
+            known = replace(own, part=(few, index, len(parts)))
+            part._few_values = (part._version, known)  # type: ignore[attr-defined]
+    return parts
 
 
 class SparseProduct(torch.autograd.Function):
@@ -114,14 +150,26 @@ class _Sums(NamedTuple):
         return torch.embedding_bag(matrix, self.indices, self.starts, False, mode, False, values, last)[0]
 
 
+class Distinct(NamedTuple):
+    """Different rows: where they are, ``(k,)``; which of them each of all rows is, ``(m,)``; just these."""
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    matrix: Sparse
+
+
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A constant matrix ``(m, n)``: where it is not zero, row after row; the values, if some are not 1."""
+    """A constant matrix ``(m, n)``: where it is not zero, row after row; the values, if some are not 1.
+
+    It may be a ``part`` of another, the second of three equal ones, say: ``(other, 1, 3)``.
+    """
 
     row: NDArray[np.int64]
     column: NDArray[np.int64]
     value: NDArray[Any] | None
     shape: tuple[int, int]
+    part: tuple[Sparse, int, int] | None = None
 
     @cached_property
     def rows(self) -> _Sums:
@@ -142,24 +190,47 @@ class Sparse:
         """``X Xᵀ``, ``(m, m)``."""
         return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
-    def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
-        """The first of all rows that are equal, ``(k,)``; which of these each row is, ``(m,)``; just these.
+    def split(self, sizes: Sequence[int]) -> Iterator[Sparse]:
+        """Its rows in parts of these sizes, for a matrix of ones."""
+        ends = np.cumsum([0, *sizes])
+        places = np.searchsorted(self.row, ends)
+        bounds = zip(pairwise(ends.tolist()), pairwise(places.tolist()), strict=True)
+        for (first, last), (start, stop) in bounds:
+            shape = (last - first, self.shape[1])
+            yield Sparse(self.row[start:stop] - first, self.column[start:stop], None, shape)
 
-        For a matrix of ones.  Rows are known by the sums of 64 random bits for each of their ones, so that
-        one of 10¹³ matrices with a thousand rows has two that are taken for equal and are not.
+    def distinct(self) -> Distinct:
+        """Its rows without those that are equal to others, for a matrix of ones.
+
+        Rows are known by the sums of 64 random bits for each of their ones, so that one of 10¹³ matrices
+        with a thousand rows has two that are taken for equal and are not.
         """
+        whole, index, count = self.part or (self, 0, 1)
+        if count not in whole._distinct:  # of all parts in the time of one
+            whole._distinct[count] = whole._distinct_in(count)
+        return whole._distinct[count][index]
+
+    @cached_property
+    def _distinct(self) -> dict[int, list[Distinct]]:
+        """What is known of so many parts of equal size."""
+        return {}
+
+    def _distinct_in(self, parts: int) -> list[Distinct]:
         sums = np.zeros(len(self.column) + 1, np.uint64)
         np.cumsum(_bits(self.shape[1])[self.column], out=sums[1:])
         starts = self.rows.starts.numpy()
-        keys = sums[starts[1:]] - sums[starts[:-1]]
-        order = np.argsort(keys, kind="stable")
-        ordered = keys[order]
-        new = np.ones(len(keys), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-        number = np.empty(len(keys), np.int64)
-        number[order] = np.cumsum(new) - 1
-        first = order[new]
-        return first, number, self.take(first)
+        keys = (sums[starts[1:]] - sums[starts[:-1]]).reshape(parts, -1)
+        order = np.argsort(keys, axis=1)
+        ordered = np.take_along_axis(keys, order, 1)
+        new = np.ones(keys.shape, bool)
+        np.not_equal(ordered[:, 1:], ordered[:, :-1], out=new[:, 1:])
+        places = np.empty(keys.shape, np.int64)
+        np.put_along_axis(places, order, np.cumsum(new, 1) - 1, 1)
+        counts = new.sum(1)
+        rows = order[new]
+        all_rows = self.take(rows + np.repeat(keys.shape[1] * np.arange(parts), counts))
+        found = zip(np.split(rows, np.cumsum(counts)[:-1]), places, all_rows.split(counts), strict=True)
+        return [Distinct(*each) for each in found]
 
     def take(self, rows: NDArray[np.int64]) -> Sparse:
         """Some of its rows, ``(k, n)``, for a matrix of ones."""
@@ -216,6 +287,11 @@ def _scan(x: Tensor) -> Sparse | None:
     if np.count_nonzero(places) > SPARSE_SHARE * flat.size:
         return None
     where = np.flatnonzero(places)
+    found, value = _of_ones(where, shape), flat[where]
+    return found if (value == 1).all() else replace(found, value=value)
+
+
+def _of_ones(where: NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
+    """A matrix with ones at these places, row after row."""
     row = where // max(shape[1], 1)
-    value = flat[where]
-    return Sparse(row, where - row * shape[1], None if (value == 1).all() else value, shape)
+    return Sparse(row, where - row * shape[1], None, shape)

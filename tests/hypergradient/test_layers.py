@@ -109,6 +109,53 @@ def test_vectors_are_shorter(live):
     assert solver.curvature.seen == WHOLE
 
 
+class WideEnergy(Problem):
+    """The energy reads the inputs by a wide layer of its own, as they are or as sparse ones."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.x = torch.where(self.x > 1.6, self.x, 0.0)
+        self.layer = layer(INPUTS, OUTPUTS).double()
+        self.phi = [*self.phi, *self.layer.parameters()]
+
+    def energy(self, y):
+        hidden = F.softplus(self.layer(self.x))
+        return (F.softplus(y @ self.phi[0].T) @ self.phi[1] * hidden[:, 0] + y[:, 0] * hidden.sum(1)).mean()
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, InputLayer])
+@pytest.mark.parametrize("live", [True, False], ids=["live", "callable"])
+@pytest.mark.parametrize("ratio", [None, 0.5], ids=["free", "capped"])
+def test_wide_layers_of_the_outer_problem_are_thin_too(layer, live, ratio):
+    problem = WideEnergy(layer)
+    found, expected = (problem.gradient(Neumann(3), live, thin, ratio=ratio) for thin in (True, False))
+    assert list(found.explicit_term.layers) == list(found.implicit_term.layers) == [2]
+    assert found.implicit_term.parts[2].shape == (ROWS, OUTPUTS)
+    assert expected.explicit_term.layers == {}
+    for name in ("gradients", "explicit", "implicit", "explicit_norm", "implicit_norm", "cosine"):
+        mine, its = getattr(found, name), getattr(expected, name)
+        torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-12)
+    assert [part.shape for part in found.gradients] == [part.shape for part in problem.phi]
+    assert expected.implicit[2].norm() > 1e-4
+
+
+def test_an_outer_layer_that_one_loss_alone_shows_is_whole():
+    problem = WideEnergy(nn.Linear)
+    plain = problem.outer
+
+    def outer(logits=None):
+        return plain(logits) + problem.layer.weight.square().mean()
+
+    problem.outer = outer
+    found, expected = (problem.gradient(Neumann(3), True, thin) for thin in (True, False))
+    assert found.explicit_term.layers == {}
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+    problem.outer = lambda logits=None: plain(logits) + problem.energy(problem.y)  # by another product
+    found, expected = (problem.gradient(Neumann(3), True, thin) for thin in (True, False))
+    assert found.explicit_term.layers == {}
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+
+
 def test_rows_may_be_equal_or_zero():
     problem = Problem()
     problem.x = problem.x[[0, 0, 1, 1, 1]] * torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]).double().unsqueeze(1)

@@ -1,11 +1,12 @@
-"""Losses of several rounds of candidates, one by one and, as on a GPU, all at once."""
+"""Losses of several rounds of candidates, one by one and, as on a GPU and of label sets, all at once."""
 
 import pickle
 
 import pytest
 import torch
 
-from lossnet.losses import NCE, Ranking
+from lossnet.losses import CD, NCE, Ranking
+from lossnet.scores import F1
 from lossnet.spaces import LogTerms, Mask, MultiLabel, Prediction, Smooth, Tags
 
 PROBLEMS = {
@@ -16,15 +17,23 @@ PROBLEMS = {
 }
 
 
+LOSSES = {
+    "nce": NCE(samples=5),
+    "ranking": Ranking(samples=5),
+    "cd": CD(samples=5),
+    "nce with a cost": NCE(samples=5, score=F1()),
+}
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("kind", [NCE, Ranking])
-def test_rounds_at_once_are_losses_of_their_own_samples(kind, name):
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_rounds_at_once_are_losses_of_their_own_samples(loss, name):
     torch.manual_seed(0)
     space, event, mask = PROBLEMS[name]
     prediction = Prediction(space, torch.randn(2, *event, dtype=torch.float64), mask)
     truth = space.sample(torch.randn(2, *event, dtype=torch.float64), 1, mask)[:, 0].float()
     weights = torch.randn(event, dtype=torch.float64)
-    loss, seen = kind(samples=5), []
+    seen = []
 
     def energy(y):
         seen.append(y)
@@ -36,6 +45,30 @@ def test_rounds_at_once_are_losses_of_their_own_samples(kind, name):
         torch.testing.assert_close(candidates[:, 0], truth.double())
         torch.testing.assert_close(value, loss(energy, truth, candidates[:, 1:], prediction))
     assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("rows", [2, 50])
+def test_rounds_that_are_too_large_to_be_drawn_at_once_come_some_at_a_time(monkeypatch, rows):
+    """As many whatever the rows: a replica beside others draws what it would alone, and so does a share."""
+    prediction, truth = Prediction(MultiLabel(6), torch.zeros(rows, 6)), torch.zeros(rows, 6)
+    loss, drawn, seen = NCE(samples=5), [], []
+    plain = Prediction.rounds
+
+    def counted(self, truth, samples, count):
+        drawn.append(count)
+        return plain(self, truth, samples, count)
+
+    monkeypatch.setattr(Prediction, "rounds", counted)
+    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 2 * 5 * 6)
+    for of in loss.rounds(truth, prediction, 5):
+        of(lambda y: seen.append(y) or y.sum(-1))
+    assert drawn == [2, 2, 1]
+    assert all(tuple(y.shape) == (rows, 6, 6) for y in seen)
+    assert len({tuple(y.flatten().tolist()) for y in seen}) == 5
+    drawn.clear()
+    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 1)
+    assert len(list(loss.rounds(truth, prediction, 2))) == 2
+    assert drawn == [1, 1]
 
 
 def test_labels_of_rounds_have_their_chances_and_are_independent():

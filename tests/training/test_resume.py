@@ -51,7 +51,7 @@ def trainer(method, **options):
         "patience": 3,
         "plateau_patience": 0,
         "progress": False,
-        "seed": 3,
+        "seed": 5,
         **options,
     }
     return Trainer(method, **options)

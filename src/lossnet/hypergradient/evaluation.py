@@ -140,9 +140,7 @@ class Layout:
         self.dtype = torch.float32
         for parameter in self.parameters:
             self.dtype = torch.promote_types(self.dtype, parameter.dtype)
-        with torch.autocast(self.parameters[0].device.type, enabled=False):
-            inputs = {index: layer.input.to(self.dtype) for index, layer in self.layers.items()}
-            self.grams = {index: matrix @ matrix.T for index, matrix in inputs.items()}
+        self.grams = {index: layer.gram.to(self.dtype) for index, layer in self.layers.items()}
 
     def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
         """The vector of a gradient at each place."""

@@ -13,7 +13,7 @@ from lossnet.hypergradient.base import Solver, check_not_negative, inverse, norm
 from lossnet.hypergradient.double_backward import Derivatives, DoubleBackward, Products
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
 from lossnet.hypergradient.finite_difference import FiniteDifference
-from lossnet.hypergradient.layers import Layer, Place, places, thin_layers
+from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers
 from lossnet.hypergradient.neumann import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
@@ -27,9 +27,10 @@ class Hypergradient:
     """A gradient of the outer loss and what it is made of; numbers are tensors ``()`` on the device.
 
     Attributes:
-        gradients: ``dL_outer/dφ``, like the outer parameters: ``explicit + implicit``.
-        explicit: ``∂φ L_outer``.
-        implicit: ``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for.
+        gradients: ``dL_outer/dφ``, like the outer parameters: the sum of both terms.
+        explicit_term: ``∂φ L_outer``; ``explicit`` has it like the outer parameters.
+        implicit_term: ``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for; ``implicit``
+            has it like the outer parameters.
         explicit_norm: of the explicit term.
         implicit_norm: of the implicit term, before the cap.
         cosine: between the two; 0 where one vanishes.
@@ -38,13 +39,23 @@ class Hypergradient:
     """
 
     gradients: tuple[Tensor, ...]
-    explicit: tuple[Tensor, ...]
-    implicit: tuple[Tensor, ...]
+    explicit_term: Gradient
+    implicit_term: Gradient
     explicit_norm: Tensor
     implicit_norm: Tensor
     cosine: Tensor
     curvature: Tensor | None
     residual: Tensor | None
+
+    @property
+    def explicit(self) -> tuple[Tensor, ...]:
+        """``∂φ L_outer``."""
+        return self.explicit_term.whole
+
+    @property
+    def implicit(self) -> tuple[Tensor, ...]:
+        """``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for."""
+        return self.implicit_term.whole
 
 
 def implicit_gradient(
@@ -99,12 +110,13 @@ def implicit_gradient(
     loss, first_try = evaluate(outer, "outer", problems), products or DoubleBackward()
     thin = isinstance(first_try, DoubleBackward) and first_try.thin and not solver.needs_parameters
     thin = thin and total is None  # the rows of a layer's input are spread over processes
-    layers = thin_layers(loss, inner_params) if thin else {}
-    firsts = first_order(loss, (*places(inner_params, layers), *outer_params))
+    parameters, count = (*inner_params, *outer_params), len(inner_params)
+    layers = thin_layers(loss, parameters) if thin else {}
+    firsts = first_order(loss, places(parameters, layers))
     del loss  # and its graph, unless somebody else keeps it
-    firsts = firsts if total is None else total(firsts)
-    slope, explicit = _Slope(firsts[: len(inner_params)], layers), firsts[len(inner_params) :]
-    rest = (inner, inner_params, outer_params, slope, solver, residual, total, problems)
+    both = Gradient(firsts if total is None else total(firsts), layers)
+    slope, known = both.part(0, count), both.part(count, len(parameters))
+    rest = (inner, inner_params, outer_params, slope, known, solver, residual, total, problems)
     if products is not None:
         implicit, curvature, unsolved = _implicit(products, *rest)
     else:
@@ -121,11 +133,14 @@ def implicit_gradient(
                 ) from error
             implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
     with torch.no_grad():
-        explicit_norm, implicit_norm = _norm(explicit, problems), _norm(implicit, problems)
-        cosine = _dot(explicit, implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
+        explicit = known.at(implicit.layers)
+        explicit_norm, implicit_norm = explicit.norm(problems), implicit.norm(problems)
+        cosine = explicit.dot(implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
         if ratio is not None:
-            implicit = _shortened(implicit, implicit_norm, explicit_norm, ratio, problems)
-        gradients = tuple(e + i for e, i in zip(explicit, implicit, strict=True))
+            shortened = _shortened(implicit.parts, implicit_norm, explicit_norm, ratio, problems)
+            implicit = Gradient(shortened, implicit.layers)
+        parts = tuple(e + i for e, i in zip(explicit.parts, implicit.parts, strict=True))
+        gradients = Gradient(parts, implicit.layers).whole
     return Hypergradient(
         gradients, explicit, implicit, explicit_norm, implicit_norm, cosine, curvature, unsolved
     )
@@ -142,7 +157,8 @@ def cap(
     >>> cap([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, 0.0])], ratio=2.0)
     (tensor([1.2000, 1.6000]),)
     """
-    return _shortened(implicit, _norm(implicit, problems), _norm(explicit, problems), ratio, problems)
+    length, longest = (Gradient(tuple(term), {}).norm(problems) for term in (implicit, explicit))
+    return _shortened(implicit, length, longest, ratio, problems)
 
 
 def _shortened(
@@ -175,41 +191,28 @@ class _Total(Derivatives):
         return self.total(self.own.along(direction, targets))
 
 
-@dataclass(frozen=True)
-class _Slope:
-    """``∂θ L_outer``, at the outputs of ``layers`` in place of their weights."""
-
-    gradients: tuple[Tensor, ...]
-    layers: dict[int, Layer]
-
-    def common(self, layers: dict[int, Layer]) -> dict[int, Layer]:
-        """Those of the layers where this gradient has the same form."""
-        shared = [index for index in layers if index in self.layers]
-        return {index: layers[index] for index in shared if layers[index].has_input_of(self.layers[index])}
-
-    def at(self, layers: dict[int, Layer]) -> list[Tensor]:
-        """The gradient at the outputs of these layers only."""
-        own = {index: layer for index, layer in self.layers.items() if index not in layers}
-        return [own[i].weights(part) if i in own else part for i, part in enumerate(self.gradients)]
-
-
 def _implicit(
     products: Products,
     inner: Tensor | Callable[[], Tensor],
     inner_params: tuple[Tensor, ...],
     outer_params: tuple[Tensor, ...],
-    slope: _Slope,
+    slope: Gradient,
+    explicit: Gradient,
     solver: Solver,
     residual: bool,
     total: Total | None,
     problems: int | None,
-) -> tuple[tuple[Tensor, ...], Tensor | None, Tensor | None]:
-    """``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and residual."""
-    layout = Layout(inner_params, problems=problems)
+) -> tuple[Gradient, Tensor | None, Tensor | None]:
+    """``−∂φ∂θ L_inner · v`` for the solver's ``v``, at the layers that ``explicit`` has too where that is
+    possible; its curvature and residual."""
+    layout, outer_layers = Layout(inner_params, problems=problems), dict[int, Layer]()
     if isinstance(products, DoubleBackward):
         inner = evaluate(inner, "inner", problems)
-        if slope.layers:
-            layout = Layout(inner_params, slope.common(thin_layers(inner, inner_params)))
+        if slope.layers or explicit.layers:
+            found = Gradient((), thin_layers(inner, (*inner_params, *outer_params)))
+            count = len(inner_params)
+            layout = Layout(inner_params, slope.common(found.part(0, count).layers))
+            outer_layers = explicit.common(found.part(count, count + len(outer_params)).layers)
         derivatives = products.of(inner, layout.places)
     else:
         derivatives = products.of(inner, inner_params)
@@ -224,20 +227,21 @@ def _implicit(
 
     plain = torch.autocast(inner_params[0].device.type, enabled=False)
     with torch.no_grad(), plain:
-        vector = layout.flatten(slope.at(layout.layers))
+        vector = layout.flatten(slope.at(layout.layers).parts)
     # Finite differences evaluate the inner loss, as the caller would.
     with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
         gradient = layout.flatten(derivatives.gradient()) if solver.needs_gradient else None
         largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
         solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
         direction, unsolved = layout.split(-solution.vector), solution.residual
+        targets = places(outer_params, outer_layers)
         if not residual or unsolved is not None:
-            return derivatives.along(direction, outer_params), solution.curvature, unsolved
-        both = derivatives.along(direction, (*layout.places, *outer_params))
-        count = len(layout.places)
-        image = layout.flatten(both[:count])
-        unsolved = norm(image + vector, layout.dot) * inverse(norm(vector, layout.dot))
-        return both[count:], solution.curvature, unsolved
+            mixed = derivatives.along(direction, targets)
+        else:
+            both = derivatives.along(direction, (*layout.places, *targets))
+            image, mixed = layout.flatten(both[: len(layout.places)]), both[len(layout.places) :]
+            unsolved = norm(image + vector, layout.dot) * inverse(norm(vector, layout.dot))
+        return Gradient(mixed, outer_layers), solution.curvature, unsolved
 
 
 def _lacks_second_derivative(error: RuntimeError) -> bool:
@@ -264,21 +268,3 @@ def _check_problems(
     if solver.needs_parameters or not isinstance(products, DoubleBackward | None):
         what = type(solver if solver.needs_parameters else products).__name__
         raise ValueError(f"{what} cannot have several problems side by side")
-
-
-def _norm(tensors: Sequence[Tensor], problems: int | None = None) -> Tensor:
-    """``()``, or ``(problems,)``."""
-    if problems is None:
-        lengths = [torch.linalg.vector_norm(tensor) for tensor in tensors]
-    else:
-        lengths = [torch.linalg.vector_norm(tensor.flatten(1), dim=1) for tensor in tensors]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
-    return total
-
-
-def _dot(first: Sequence[Tensor], second: Sequence[Tensor], problems: int | None = None) -> Tensor:
-    """``()``, or ``(problems,)``."""
-    pairs = zip(first, second, strict=True)
-    if problems is None:
-        return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]).sum()
-    return torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)

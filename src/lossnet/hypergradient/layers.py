@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Few", "Layer", "Place", "places", "thin_layers"]
+__all__ = ["Few", "Gradient", "Layer", "Place", "places", "thin_layers"]
 
 
 class Sums(Protocol):
@@ -68,6 +69,22 @@ class Layer:
             return upright if self.upright else upright.T
         return self.input.T @ gradient if self.upright else gradient.T @ self.input
 
+    @cached_property
+    def gram(self) -> Tensor:
+        """``X Xᵀ``, ``(rows, rows)``, at least in float32: ``Dᵀ X`` moves ``Z`` by ``X Xᵀ D``."""
+        with torch.autocast(self.input.device.type, enabled=False):
+            matrix = self.input.to(torch.promote_types(self.input.dtype, torch.float32))
+            return matrix @ matrix.T
+
+    def dot(self, first: Tensor, second: Tensor) -> Tensor:
+        """The inner product ``()`` of the gradients of ``W`` for two of ``Z``."""
+        first, second = first.to(self.gram.dtype), second.to(self.gram.dtype)
+        return torch.dot(first.reshape(-1), (self.gram @ second).view(-1))
+
+    def norm(self, gradient: Tensor) -> Tensor:
+        """The norm ``()`` of the gradient of ``W`` for that of ``Z``."""
+        return self.dot(gradient, gradient).clamp(min=0).sqrt()  # rounding may leave a little less than 0
+
     def move(self, weights: Tensor) -> Tensor:
         """How ``Z`` changes with a change of ``W``."""
         upright = weights if self.upright else weights.T
@@ -92,6 +109,62 @@ Place = Tensor | Layer
 def places(parameters: Sequence[Tensor], layers: Mapping[int, Layer]) -> tuple[Place, ...]:
     """The parameters, with layers in place of their weights."""
     return tuple(layers.get(index, parameter) for index, parameter in enumerate(parameters))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient of some parameters, at the outputs of ``layers`` in place of their weights.
+
+    >>> Gradient((torch.tensor([3.0, 4.0]),), {}).norm()
+    tensor(5.)
+    """
+
+    parts: tuple[Tensor, ...]
+    layers: dict[int, Layer]
+
+    def part(self, start: int, stop: int) -> Gradient:
+        """That of some of the parameters."""
+        own = {index - start: layer for index, layer in self.layers.items() if start <= index < stop}
+        return Gradient(self.parts[start:stop], own)
+
+    def common(self, layers: dict[int, Layer]) -> dict[int, Layer]:
+        """Those of the layers where this gradient has the same form."""
+        shared = [index for index in layers if index in self.layers]
+        return {index: layers[index] for index in shared if layers[index].has_input_of(self.layers[index])}
+
+    def at(self, layers: Mapping[int, Layer]) -> Gradient:
+        """The same gradient, at the outputs of these layers only."""
+        own = {index: layer for index, layer in self.layers.items() if index not in layers}
+        parts = [own[i].weights(part) if i in own else part for i, part in enumerate(self.parts)]
+        return Gradient(tuple(parts), {index: self.layers[index] for index in layers})
+
+    @property
+    def whole(self) -> tuple[Tensor, ...]:
+        """The gradients of the parameters."""
+        return self.at({}).parts
+
+    def dot(self, other: Gradient, problems: int | None = None) -> Tensor:
+        """The inner product of all of both, which have the same layers: ``()``, or ``(problems,)``."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        if problems is not None:  # which have no layers
+            return torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
+        dots = [
+            self.layers[index].dot(a, b) if index in self.layers else torch.dot(a.reshape(-1), b.reshape(-1))
+            for index, (a, b) in enumerate(pairs)
+        ]
+        return torch.stack(dots).sum()
+
+    def norm(self, problems: int | None = None) -> Tensor:
+        """``()``, or ``(problems,)``."""
+        if problems is not None:
+            lengths = [torch.linalg.vector_norm(part.flatten(1), dim=1) for part in self.parts]
+        else:
+            lengths = [
+                self.layers[index].norm(part) if index in self.layers else torch.linalg.vector_norm(part)
+                for index, part in enumerate(self.parts)
+            ]
+        total: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
+        return total
 
 
 def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:

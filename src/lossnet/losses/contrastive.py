@@ -12,12 +12,15 @@ from torch import Tensor
 from lossnet import kernels
 from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
 from lossnet.scores import F1, Score
-from lossnet.spaces import Prediction
+from lossnet.spaces import MultiLabel, Prediction
+from lossnet.sparse import unbind
 
 __all__ = ["CD", "NCE", "Ranking"]
 
-#: so many numbers of candidates at most are made at once for several rounds
+#: so many numbers of candidates at most are made at once for several rounds on a GPU
 AT_ONCE = 1 << 26
+#: and so many of one instance on a CPU
+OF_EACH = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,25 @@ class Ranking(EnergyLoss):
     def rounds(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        # A GPU draws and weighs the candidates of all rounds in the time of one, if there is room for them.
-        size = count * self.samples * truth.numel()
-        plain = type(self) in (Ranking, NCE) and self.score is None
-        if plain and count > 1 and truth.is_cuda and size <= AT_ONCE:
-            return self._rounds_at_once(truth, prediction, count)
-        return super().rounds(truth, prediction, count)
+        together = self._together(truth, prediction, count)
+        if not together:
+            yield from super().rounds(truth, prediction, count)
+            return
+        for begun in range(0, count, together):
+            yield from self._rounds_at_once(truth, prediction, min(together, count - begun))
+
+    def _together(self, truth: Tensor, prediction: Prediction, count: int) -> int:
+        """Candidates of how many rounds are better drawn and weighed at once; 0 for each by itself."""
+        if type(self) not in (Ranking, NCE, CD):
+            return 0
+        if truth.is_cuda:  # all take the time of one, if there is room for them
+            fit = count * self.samples * truth.numel() <= AT_ONCE
+            return count if fit and count > 1 and self.score is None else 0
+        if not isinstance(prediction.space, MultiLabel):
+            return 0
+        # Sets of labels that are drawn for rounds know where their ones are.  How many are drawn before other
+        # random numbers must not depend on the rows: replicas and processes have more or less of them.
+        return max(1, OF_EACH // (self.samples * max(1, prediction.space.labels)))
 
     def _rounds_at_once(
         self, truth: Tensor, prediction: Prediction, count: int
@@ -62,19 +78,23 @@ class Ranking(EnergyLoss):
         candidates = prediction.rounds(truth, self.samples, count)
         offset = self.offset(candidates, truth, prediction)
         offsets = offset if isinstance(offset, Tensor) else [offset] * count
-        for own, shift in zip(candidates, offsets, strict=True):
+        for own, shift in zip(unbind(candidates), offsets, strict=True):
             yield partial(_contrast, own, shift)
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
-        """What is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``.
+        """What is added to each candidate's ``−E`` in the softmax, ``(…, batch, 1 + K)``.
 
-        Without a score candidates may be those of several rounds, ``(rounds, batch, 1 + K, *event)``.
+        Candidates may be those of several rounds, ``(rounds, batch, 1 + K, *event)``.
         """
         if self.score is None:
             return 0.0
-        cost = self.score.cost(candidates, truth)
+        several = candidates.dim() - truth.dim() > 1
+        rounds = len(candidates) if several else 1
+        each = candidates.flatten(0, 1) if several else candidates
+        cost = self.score.cost(each, truth.repeat(rounds, *[1] * (truth.dim() - 1)))
         # Not every score gives an empty truth a cost of 0 against itself.
-        return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
+        cost = torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
+        return cost.unflatten(0, (rounds, -1)) if several else cost
 
 
 def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:

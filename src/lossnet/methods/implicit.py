@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Literal, get_args
 
@@ -14,7 +13,7 @@ from lossnet.hypergradient import FiniteDifference, Identity, Solver, implicit_g
 from lossnet.losses import EnergyLoss, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import SEAL, Rounds
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.precision import products
 from lossnet.scores import F1, Score
@@ -105,22 +104,18 @@ class Implicit(SEAL):
             start = torch.randn(size, generator=torch.Generator().manual_seed(0))
             self.register_buffer("steepest", start / start.norm())
 
-    def energy_updates(self, batch: Batch) -> Iterator[Update]:
-        explicit = super().energy_updates(batch)
-        for step in range(1, self.energy_steps + 1):
-            plain = step % self.every or not self.weight
-            yield next(explicit) if plain else self.implicit_update(batch)
-
-    def implicit_update(self, batch: Batch) -> Update:
-        """An energy step along both terms, with products of matrices in full."""
+    def energy_update(self, batch: Batch, rounds: Rounds, step: int) -> Update:
+        if step % self.every or not self.weight:
+            return super().energy_update(batch, rounds, step)
         with products(batch.y.device, rounded=False):
-            return self._implicit_update(batch)
+            return self._implicit_update(batch, rounds)
 
-    def _implicit_update(self, batch: Batch) -> Update:
+    def _implicit_update(self, batch: Batch, rounds: Rounds) -> Update:
+        """An energy step along both terms, with products of matrices in full."""
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
         prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-        outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+        outer = self.primary_loss(energy, batch.y, prediction, batch.weight, rounds)
         recurrent = is_recurrent(self.task_net, self.energy)
         found = implicit_gradient(
             outer,
@@ -154,9 +149,17 @@ class Implicit(SEAL):
             return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
-        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
+        self,
+        energy: EnergyFunction,
+        truth: Tensor,
+        prediction: Prediction,
+        weight: Tensor | None = None,
+        rounds: Rounds | None = None,
     ) -> Tensor:
-        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
+        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does.
+
+        Where θ enters through the cost only, the energy loss is the next of ``rounds``.
+        """
         logits = prediction.logits.view_as(prediction.logits)
         if logits.requires_grad:
             # The same value, with a gradient that is ``weight`` times as long.
@@ -164,7 +167,8 @@ class Implicit(SEAL):
         live = Prediction(self.space, logits, prediction.mask)
         fixed = live.detach()
         if self.through == "cost":
-            loss = mean(self.loss(energy, truth, self.loss.propose(fixed), fixed), weight)
+            explicit = next(self.loss.rounds(truth, fixed, 1) if rounds is None else rounds)
+            loss = mean(explicit(energy), weight)
             cost = mean(self.score.cost(live.relaxed.unsqueeze(1), truth).squeeze(1), weight)
             return loss + (cost - cost.detach())
         candidates = self.loss.propose(live)

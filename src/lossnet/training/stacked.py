@@ -27,7 +27,7 @@ from lossnet import coins, kernels
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer, layers
 from lossnet.nets.layers import hooked
-from lossnet.spaces import MultiLabel, Sampler
+from lossnet.spaces import MultiLabel
 from lossnet.training.descent import begun, excess, has_kernel, step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
@@ -171,9 +171,9 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def coins(self, chances: Tensor) -> Sampler:
+    def coins(self, chances: Tensor) -> Callable[..., Tensor]:
         made = [coins.Coins(own) for own in self.streams.parts(chances)]
-        return lambda count: self.streams.each(lambda index: made[index].flip(count))
+        return lambda *how: self.streams.each(lambda index: made[index].flip(*how))
 
     def gaussian(self, like: Tensor) -> Tensor:
         parts, draw = self.streams.parts(like), super().gaussian
