@@ -53,6 +53,8 @@ DIFFERENT = {
     "a pixel's mask": MaskData(IMAGES, changed(MASKS, (1, 2, 3), 0)),
     "vectors": Embeddings("v", ("a", "b"), np.eye(2, dtype=np.float32)),
     "other vectors": Embeddings("v", ("b", "a"), np.eye(2, dtype=np.float32)),
+    "clusters": {"a": "01", "b": "1"},
+    "another cluster": {"a": "00", "b": "1"},
 }
 
 

@@ -213,3 +213,16 @@ def test_the_real_sets(real_data):
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (14041, 3250, 3453)
     assert len(loaded.train.lexicon.tags) == 17
     assert sum(loaded.coverage[0].tokens.values()) > 0.985
+
+
+def test_other_clusters_are_other_data_where_features_are_made_of_them(tmp_path):
+    tweets(tmp_path / "twitter_pos")
+    clusters = tmp_path / "twitter_pos" / "brown_clusters_6mpaths.txt"
+    found = {}
+    for bits in ("011", "010"):
+        clusters.write_text(f"01\ti\t9\n{bits}\tbet\t2\n")
+        for features in ("brown4", "case"):
+            data = load("twitter-pos", data_dir=tmp_path, features=features, embeddings=())
+            found[features, bits] = data.digest
+    assert found["brown4", "011"] != found["brown4", "010"]
+    assert found["case", "011"] == found["case", "010"]

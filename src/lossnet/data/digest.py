@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,11 @@ _AT_ONCE = 1 << 20
 _PLAIN = {"f": "<f4", "i": "<i4", "u": "<u1"}
 
 
-def digest(*parts: MultiLabelData | MaskData | Sentences | Embeddings) -> str:
+#: what can be told apart; clusters are a mapping of words
+_Part = MultiLabelData | MaskData | Sentences | Embeddings | Mapping[str, str]
+
+
+def digest(*parts: _Part) -> str:
     """Sixteen hexadecimal digits that other values, names, texts, rows or orders of rows would change.
 
     They depend on nothing else: the same file has the same ones in any process and on any machine.
@@ -46,7 +50,7 @@ def digest(*parts: MultiLabelData | MaskData | Sentences | Embeddings) -> str:
     return found.hexdigest()
 
 
-def _pieces(part: MultiLabelData | MaskData | Sentences | Embeddings) -> Iterator[NDArray[Any] | str]:
+def _pieces(part: _Part) -> Iterator[NDArray[Any] | str]:
     """Arrays and texts that say all there is."""
     if isinstance(part, MultiLabelData):
         yield from (_joined(part.feature_names), _joined(part.label_names))
@@ -59,6 +63,8 @@ def _pieces(part: MultiLabelData | MaskData | Sentences | Embeddings) -> Iterato
         yield from (part.images, part.masks)
     elif isinstance(part, Embeddings):
         yield from (_joined(part.words), part.vectors)
+    elif isinstance(part, Mapping):
+        yield from (_joined(list(part)), _joined(list(part.values())))
     else:
         yield np.array([len(sentence) for sentence in part.tokens], dtype=np.int64)
         for name, column in {"tokens": part.tokens, "tags": part.tags or (), **part.columns}.items():

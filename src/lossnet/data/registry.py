@@ -608,15 +608,18 @@ def _load_sentences(
     found = raw.entry
     parts: Sequence[Sentences] = raw.parts
     tables: list[Embeddings] = []
+    clusters: dict[str, str] = {}
     if lexicon is None:
         paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
         tables = [read_embeddings(path) for path in paths]
         chosen = _features(found, parts[0], features)
+        if set(chosen) & set(_BROWN):
+            clusters = _read_clusters(found, data_dir)
         parts = encode_parts(
             parts,
             features=chosen,
             words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
-            clusters=_read_clusters(found, data_dir) if set(chosen) & set(_BROWN) else {},
+            clusters=clusters,
         )
         assert parts[0].lexicon is not None
         lexicon = parts[0].lexicon
@@ -635,7 +638,7 @@ def _load_sentences(
         raw.split_name,
         lexicon.vectors(tables),
         tuple(table.coverage(tokens) for table in tables),
-        digest(*raw.parts, *tables),
+        digest(*raw.parts, *tables, *([clusters] if clusters else [])),
     )
 
 
