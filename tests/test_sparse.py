@@ -67,6 +67,9 @@ def test_sets_beside_a_truth_that_is_none_or_with_many_labels_are_just_numbers()
     for found in (soft, many):
         assert not hasattr(found, "_few_values")
         assert [part.shape for part in unbind(found)] == [(4, 51, LABELS)] * 3
+    numbers = 0.5 * drawn()[2]
+    assert few_values(numbers).value is not None
+    assert not any(hasattr(part, "_few_values") for part in unbind(numbers))
     changed = drawn()[2]
     changed[0] = 1  # it knows no longer
     assert not any(hasattr(part, "_few_values") for part in unbind(changed))

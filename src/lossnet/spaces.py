@@ -296,10 +296,11 @@ class MultiLabel(_Binary):
         found = kernels.candidates(logits, truth, samples, count) if mask is None else None
         if found is not None:
             return found
+        if logits.device.type == "cpu":
+            sets = self.coins(self._chances(logits))(count * samples, torch.bool)
+            sets = sets if mask is None else sets & mask.bool().unsqueeze(1)
+            return beside(truth, sets.unflatten(1, (count, samples)).transpose(0, 1), logits.dtype)
         chances = self._chances(logits).unsqueeze(1)
-        if chances.device.type == "cpu":
-            sets = self._masked(self.coins(chances.squeeze(1))(count * samples, torch.bool), mask)
-            return beside(truth, sets.unflatten(1, (count, samples)).transpose(0, 1), chances.dtype)
         drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
         fill(drawn.transpose(0, 1))
         drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)

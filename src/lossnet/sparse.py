@@ -51,15 +51,18 @@ def beside(truth: Tensor, drawn: Tensor, dtype: torch.dtype) -> Tensor:
     >>> found.shape, len(few_values(found).column)
     (torch.Size([12, 2, 12]), 24)
     """
-    *most, count, labels = drawn.shape
-    known, sets = truth.numpy(), np.empty((*most, 1 + count, labels), bool)
-    sets[..., 1:, :] = drawn.numpy()
-    sets[..., 0, :] = known != 0
+    *rounds, batch, count, labels = drawn.shape
+    if truth.shape != (batch, labels):
+        raise ValueError(
+            f"the truth is of shape {tuple(truth.shape)}, and not {(batch, labels)} as the samples"
+        )
+    sets, ones = np.empty((*rounds, batch, 1 + count, labels), bool), truth.detach() != 0
+    sets[..., 1:, :], sets[..., 0, :] = drawn.numpy(), ones.numpy()
     found = torch.from_numpy(sets.view(np.uint8)).to(dtype)
-    if not np.array_equal(sets[..., 0, :], np.broadcast_to(known, (*most, labels))):  # it is no set
+    if truth.requires_grad or not torch.equal(ones.to(truth.dtype), truth):  # it is no set
         found[..., 0, :] = truth
-    elif np.count_nonzero(sets) <= SPARSE_SHARE * sets.size:
-        few = _of_ones(np.flatnonzero(sets), (sets.size // labels, labels))
+    elif np.count_nonzero(sets) <= SPARSE_SHARE * sets.size and not found.is_inference():
+        few = _of_ones(np.flatnonzero(sets), (found.shape[:-1].numel(), labels))
         found._few_values = (found._version, few)  # type: ignore[attr-defined]
     return found
 
@@ -68,7 +71,7 @@ def unbind(sets: Tensor) -> tuple[Tensor, ...]:
     """The parts of a tensor along its first axis, which know as much of themselves as the whole does."""
     parts = sets.unbind()
     version, few = getattr(sets, "_few_values", (None, None))
-    if few is not None and version == sets._version:
+    if few is not None and few.value is None and version == sets._version:
         sizes = [few.shape[0] // len(parts)] * len(parts)
         for index, (part, own) in enumerate(zip(parts, few.split(sizes), strict=True)):
             known = replace(own, part=(few, index, len(parts)))

@@ -1,5 +1,7 @@
 """Layers with a constant input: the same answers from smaller vectors."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -123,20 +125,99 @@ class WideEnergy(Problem):
         return (F.softplus(y @ self.phi[0].T) @ self.phi[1] * hidden[:, 0] + y[:, 0] * hidden.sum(1)).mean()
 
 
+TERMS = ("gradients", "explicit", "implicit", "explicit_norm", "implicit_norm", "cosine")
+
+
+def assert_same_terms(found, expected):
+    for name in TERMS:
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("layer", [nn.Linear, InputLayer])
-@pytest.mark.parametrize("live", [True, False], ids=["live", "callable"])
 @pytest.mark.parametrize("ratio", [None, 0.5], ids=["free", "capped"])
-def test_wide_layers_of_the_outer_problem_are_thin_too(layer, live, ratio):
+def test_wide_layers_of_the_outer_problem_are_thin_too(layer, ratio):
     problem = WideEnergy(layer)
-    found, expected = (problem.gradient(Neumann(3), live, thin, ratio=ratio) for thin in (True, False))
+    found, expected = (problem.gradient(Neumann(3), True, thin, ratio=ratio) for thin in (True, False))
     assert list(found.explicit_term.layers) == list(found.implicit_term.layers) == [2]
     assert found.implicit_term.parts[2].shape == (ROWS, OUTPUTS)
     assert expected.explicit_term.layers == {}
-    for name in ("gradients", "explicit", "implicit", "explicit_norm", "implicit_norm", "cosine"):
-        mine, its = getattr(found, name), getattr(expected, name)
-        torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-12)
+    assert_same_terms(found, expected)
     assert [part.shape for part in found.gradients] == [part.shape for part in problem.phi]
     assert expected.implicit[2].norm() > 1e-4
+    again = pickle.loads(pickle.dumps(found))
+    assert_same_terms(again, expected)
+
+
+def test_a_callable_may_change_what_outer_layers_read():
+    problem = WideEnergy(nn.Linear)
+    kept, inner = problem.x.clone(), problem.inner
+
+    def other_inputs(logits=None):
+        problem.x.copy_(kept.flip(0))
+        return inner()
+
+    terms = []
+    for thin in (True, False):
+        problem.x.copy_(kept)
+        outer, products = problem.outer(), DoubleBackward(thin)
+        theta = problem.theta[1:]
+        terms.append(
+            implicit_gradient(outer, other_inputs, theta, problem.phi, Identity(0.1), products=products)
+        )
+    assert_same_terms(*terms)
+
+
+def test_hooks_on_weights_of_outer_layers_are_called():
+    problem = WideEnergy(nn.Linear)
+    problem.layer.weight.register_hook(lambda gradient: 0 * gradient)
+    assert problem.gradient(Neumann(3), True).gradients[2].norm() == 0
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_norms_of_gradients_that_cancel_large_inputs_are_not_those_of_rounding(offset):
+    torch.manual_seed(0)
+    layer, theta = nn.Linear(40, 6), torch.randn(6, requires_grad=True)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1)  # the offset's part of the gradient is about 0
+    hidden = layer(offset + torch.randn(4, 40))
+    hidden = hidden - hidden.detach()
+    outer, inner = (signs * hidden * theta).sum(), ((theta - (signs * hidden).sum(0)) ** 2).sum()
+    found, expected = (
+        implicit_gradient(
+            outer, inner, [theta], [layer.weight], Identity(0.1), products=DoubleBackward(thin), ratio=5.0
+        )
+        for thin in (True, False)
+    )
+    assert list(found.explicit_term.layers) == [0]
+    for name in ("explicit_norm", "implicit_norm", "gradients"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_outer_layers_out_of_the_implicit_terms_reach_get_zeros_of_their_type(dtype):
+    x = torch.zeros(4, 200)
+    x[:, :3] = 1
+    layer, theta = InputLayer(200, 6), torch.randn(4, 6, requires_grad=True)
+    hidden = F.softplus(layer(x.to(dtype)))
+    outer, inner = (theta**3).mean() + hidden.mean(), (theta**2).mean() + hidden.mean()
+    found = implicit_gradient(outer, inner, [theta], list(layer.parameters()), Identity())
+    assert found.gradients[0].dtype == found.implicit[0].dtype == torch.float32
+    assert found.implicit[0].norm() == 0
+    assert found.gradients[0].norm() > 0
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, InputLayer])
+def test_outer_layers_under_autocast(layer):
+    torch.manual_seed(0)
+    x = torch.where(torch.rand(4, 60) < 0.05, 1.0, 0.0)
+    own, theta = layer(60, 6), torch.randn(4, 6, requires_grad=True)
+    hidden = F.softplus(own(x))
+    outer, inner = ((theta - hidden) ** 2).mean(), (theta**2 * hidden).mean()
+    expected = implicit_gradient(outer, inner, [theta], list(own.parameters()), Identity(0.1))
+    assert list(expected.explicit_term.layers) == [0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = implicit_gradient(outer, inner, [theta], list(own.parameters()), Identity(0.1))
+        for name in TERMS:
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
 def test_an_outer_layer_that_one_loss_alone_shows_is_whole():

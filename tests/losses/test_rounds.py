@@ -145,3 +145,72 @@ def test_a_space_that_would_draw_in_vain_is_refused():
         class Mine(MultiLabel):
             def sample(self, logits, count, mask=None):
                 return logits
+
+
+def each_round(loss, truth, prediction, count=2):
+    """The losses, by an energy that counts labels."""
+    return [of(lambda y: y.sum(-1)) for of in loss.rounds(truth, prediction, count)]
+
+
+@pytest.mark.parametrize(("samples", "labels", "rows"), [(0, 3, 2), (4, 0, 2), (4, 3, 0)])
+def test_rounds_of_nothing_are_no_fault(samples, labels, rows):
+    truth = torch.zeros(rows, labels)
+    for found in each_round(NCE(samples=samples), truth, Prediction(MultiLabel(labels), truth)):
+        assert found.shape == (rows,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.float64])
+def test_the_truth_may_be_of_any_type(dtype):
+    truth = torch.tensor([[1, 0, 1], [0, 0, 0]], dtype=dtype)
+    (candidates, *_) = Prediction(MultiLabel(3), torch.zeros(2, 3)).rounds(truth, 4, 2)
+    assert candidates.dtype == torch.float32
+    assert torch.equal(candidates[:, 0], truth.float())
+
+
+def test_a_truth_that_is_learned_keeps_its_gradient():
+    truth = torch.tensor([[1.0, 0.0, 1.0]], requires_grad=True)
+    for found in each_round(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(1, 3))):
+        (gradient,) = torch.autograd.grad(found.sum(), truth)
+        assert gradient.abs().min() > 0
+
+
+def test_rounds_in_inference_mode():
+    truth = torch.eye(40)[:2]
+    with torch.inference_mode():
+        assert (
+            len(each_round(NCE(samples=3), truth, Prediction(MultiLabel(40), torch.full((2, 40), -5.0)))) == 2
+        )
+
+
+@pytest.mark.parametrize("truth", [torch.zeros(3), torch.zeros(1, 3)], ids=["no batch", "one row"])
+def test_a_truth_of_another_shape_is_refused(truth):
+    with pytest.raises(ValueError, match="truth is of shape"):
+        each_round(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(2, 3)))
+
+
+class Ones(Prediction):
+    """One of somebody else's, which draws in its own way."""
+
+    def sample(self, count):
+        return torch.ones(len(self.logits), count, 3)
+
+
+def test_a_prediction_of_ones_own_is_asked():
+    seen = []
+    for of in NCE(samples=4).rounds(torch.zeros(2, 3), Ones(MultiLabel(3), torch.full((2, 3), -50.0)), 2):
+        of(lambda y: seen.append(y) or y.sum(-1))
+    assert [y[:, 1:].min() for y in seen] == [1, 1]
+
+
+class PerInstance(F1):
+    """One of somebody else's, which knows the rows that it is asked about."""
+
+    def __call__(self, candidates, truth):
+        return super().__call__(candidates, truth) * torch.linspace(0, 1, 2).unsqueeze(1)
+
+
+def test_a_score_of_ones_own_sees_one_batch_at_a_time():
+    assert (
+        len(each_round(CD(4, PerInstance()), torch.ones(2, 3), Prediction(MultiLabel(3), torch.zeros(2, 3))))
+        == 2
+    )

@@ -390,7 +390,10 @@ def test_the_cap_was_reached_in_these_tests(task_net, energy, batch):
     ("steps", "every", "expected"),
     [(1, 1, "i"), (3, 1, "iii"), (4, 2, "eiei"), (4, 3, "eeie"), (4, 4, "eeei"), (5, 2, "eieie")],
 )
-def test_the_implicit_term_is_part_of_every_so_many_th_step(task_net, energy, batch, steps, every, expected):
+def test_the_implicit_term_is_part_of_every_so_many_th_step(
+    task_net, energy, batch, steps, every, expected, monkeypatch
+):
+    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 1)  # each step draws when its turn comes
     method = Implicit(task_net, energy, SPACE, CD(4), energy_steps=steps, task_steps=2, every=every)
     seal = SEAL(task_net, energy, SPACE, CD(4), energy_steps=steps)
     torch.manual_seed(7)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from lossnet.hypergradient.layers import Layer, Place, places
+from lossnet.hypergradient.layers import Gradient, Layer, Place, places
 
 __all__ = ["Layout", "RandomState", "derivatives", "evaluate", "first_order"]
 
@@ -60,7 +60,9 @@ def derivatives(
 
 
 def _zeros(place: Place) -> Tensor:
-    return place.input.new_zeros(place.shape) if isinstance(place, Layer) else torch.zeros_like(place)
+    if isinstance(place, Layer):
+        return torch.zeros(place.shape, dtype=place.dtype, device=place.input.device)
+    return torch.zeros_like(place)
 
 
 @contextmanager
@@ -164,10 +166,7 @@ class Layout:
 
     def flatten_whole(self, gradients: Sequence[Tensor]) -> Tensor:
         """The whole vector of a gradient at each place."""
-        indexed = enumerate(gradients)
-        return self.flatten(
-            [self.layers[i].weights(part) if i in self.layers else part for i, part in indexed]
-        )
+        return self.flatten(Gradient(tuple(gradients), self.layers).whole)
 
     def split_whole(self, vector: Tensor) -> tuple[Tensor, ...]:
         """How a whole vector moves each place."""

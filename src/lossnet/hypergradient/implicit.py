@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from lossnet.hypergradient.base import Solver, check_not_negative, inverse, norm
 from lossnet.hypergradient.double_backward import Derivatives, DoubleBackward, Products
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
 from lossnet.hypergradient.finite_difference import FiniteDifference
-from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers
+from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers, within
 from lossnet.hypergradient.neumann import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
@@ -28,9 +29,10 @@ class Hypergradient:
 
     Attributes:
         gradients: ``dL_outer/dφ``, like the outer parameters: the sum of both terms.
-        explicit_term: ``∂φ L_outer``; ``explicit`` has it like the outer parameters.
-        implicit_term: ``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for; ``implicit``
-            has it like the outer parameters.
+        explicit_term: ``∂φ L_outer``; ``explicit`` has it like the outer parameters, and is made when asked
+            for, from a layer's input as it was.
+        implicit_term: ``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for; likewise
+            ``implicit``.
         explicit_norm: of the explicit term.
         implicit_norm: of the implicit term, before the cap.
         cosine: between the two; 0 where one vanishes.
@@ -47,12 +49,12 @@ class Hypergradient:
     curvature: Tensor | None
     residual: Tensor | None
 
-    @property
+    @cached_property
     def explicit(self) -> tuple[Tensor, ...]:
         """``∂φ L_outer``."""
         return self.explicit_term.whole
 
-    @property
+    @cached_property
     def implicit(self) -> tuple[Tensor, ...]:
         """``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for."""
         return self.implicit_term.whole
@@ -116,6 +118,8 @@ def implicit_gradient(
     del loss  # and its graph, unless somebody else keeps it
     both = Gradient(firsts if total is None else total(firsts), layers)
     slope, known = both.part(0, count), both.part(count, len(parameters))
+    if callable(inner):  # which may put other inputs in the place of those
+        known = known.at({})
     rest = (inner, inner_params, outer_params, slope, known, solver, residual, total, problems)
     if products is not None:
         implicit, curvature, unsolved = _implicit(products, *rest)
@@ -141,9 +145,8 @@ def implicit_gradient(
             implicit = Gradient(shortened, implicit.layers)
         parts = tuple(e + i for e, i in zip(explicit.parts, implicit.parts, strict=True))
         gradients = Gradient(parts, implicit.layers).whole
-    return Hypergradient(
-        gradients, explicit, implicit, explicit_norm, implicit_norm, cosine, curvature, unsolved
-    )
+    terms = explicit.without_graph(), implicit.without_graph()
+    return Hypergradient(gradients, *terms, explicit_norm, implicit_norm, cosine, curvature, unsolved)
 
 
 def cap(
@@ -209,10 +212,10 @@ def _implicit(
     if isinstance(products, DoubleBackward):
         inner = evaluate(inner, "inner", problems)
         if slope.layers or explicit.layers:
-            found = Gradient((), thin_layers(inner, (*inner_params, *outer_params)))
-            count = len(inner_params)
-            layout = Layout(inner_params, slope.common(found.part(0, count).layers))
-            outer_layers = explicit.common(found.part(count, count + len(outer_params)).layers)
+            both, count = (*inner_params, *outer_params), len(inner_params)
+            found = thin_layers(inner, both)
+            layout = Layout(inner_params, slope.common(within(found, 0, count)))
+            outer_layers = explicit.common(within(found, count, len(both)))
         derivatives = products.of(inner, layout.places)
     else:
         derivatives = products.of(inner, inner_params)
@@ -238,8 +241,8 @@ def _implicit(
         if not residual or unsolved is not None:
             mixed = derivatives.along(direction, targets)
         else:
-            both = derivatives.along(direction, (*layout.places, *targets))
-            image, mixed = layout.flatten(both[: len(layout.places)]), both[len(layout.places) :]
+            all_parts = derivatives.along(direction, (*layout.places, *targets))
+            image, mixed = layout.flatten(all_parts[: len(layout.places)]), all_parts[len(layout.places) :]
             unsolved = norm(image + vector, layout.dot) * inverse(norm(vector, layout.dot))
         return Gradient(mixed, outer_layers), solution.curvature, unsolved
 

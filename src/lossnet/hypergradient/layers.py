@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Few", "Gradient", "Layer", "Place", "places", "thin_layers"]
+__all__ = ["Few", "Gradient", "Layer", "Place", "places", "thin_layers", "within"]
 
 
 class Sums(Protocol):
@@ -42,17 +42,19 @@ class Layer:
     acts only through ``Z``.  A network's first layer is of this kind, and often holds most of its weights.
 
     Attributes:
-        output: where the graph has ``Z``, ``(rows, outputs)``.
+        output: where the graph has ``Z``, ``(rows, outputs)``; nowhere, if the graph is gone.
         input: ``X``, ``(rows, inputs)``.
         outputs: the number of outputs.
+        dtype: of ``W``.
         version: of ``X`` when the graph was made.
         upright: whether the parameter has a row for each input.
         few: ``X`` again, where it is mostly zeros and the graph says so.
     """
 
-    output: GradientEdge
+    output: GradientEdge | None
     input: Tensor
     outputs: int
+    dtype: torch.dtype
     version: int
     upright: bool = False
     few: Few | None = None
@@ -64,26 +66,34 @@ class Layer:
                 "a layer's input was changed in place after the outer loss was evaluated: "
                 "leave it alone, or pass products=DoubleBackward(thin=False)"
             )
-        if self.few is not None:
-            upright = self.few.columns.of(gradient)
-            return upright if self.upright else upright.T
-        return self.input.T @ gradient if self.upright else gradient.T @ self.input
+        with self._as_it_is():
+            if self.few is not None:
+                upright = self.few.columns.of(gradient)
+                return upright if self.upright else upright.T
+            return self.input.T @ gradient if self.upright else gradient.T @ self.input
 
     @cached_property
     def gram(self) -> Tensor:
-        """``X Xᵀ``, ``(rows, rows)``, at least in float32: ``Dᵀ X`` moves ``Z`` by ``X Xᵀ D``."""
-        with torch.autocast(self.input.device.type, enabled=False):
-            matrix = self.input.to(torch.promote_types(self.input.dtype, torch.float32))
+        """``X Xᵀ``, ``(rows, rows)``, in float64: ``Dᵀ X`` moves ``Z`` by ``X Xᵀ D``.
+
+        In less, the norm of a ``D`` that cancels much of ``X`` would be that of rounding.
+        """
+        with self._as_it_is():
+            matrix = self.input.double()
             return matrix @ matrix.T
 
     def dot(self, first: Tensor, second: Tensor) -> Tensor:
-        """The inner product ``()`` of the gradients of ``W`` for two of ``Z``."""
-        first, second = first.to(self.gram.dtype), second.to(self.gram.dtype)
-        return torch.dot(first.reshape(-1), (self.gram @ second).view(-1))
+        """The inner product ``()`` of the gradients of ``W`` for two of ``Z``, in their type."""
+        with self._as_it_is():
+            moved = self.gram @ second.double()
+            return torch.dot(first.double().reshape(-1), moved.view(-1)).to(first.dtype)
 
     def norm(self, gradient: Tensor) -> Tensor:
         """The norm ``()`` of the gradient of ``W`` for that of ``Z``."""
         return self.dot(gradient, gradient).clamp(min=0).sqrt()  # rounding may leave a little less than 0
+
+    def _as_it_is(self) -> torch.autocast:
+        return torch.autocast(self.input.device.type, enabled=False)
 
     def move(self, weights: Tensor) -> Tensor:
         """How ``Z`` changes with a change of ``W``."""
@@ -111,6 +121,11 @@ def places(parameters: Sequence[Tensor], layers: Mapping[int, Layer]) -> tuple[P
     return tuple(layers.get(index, parameter) for index, parameter in enumerate(parameters))
 
 
+def within(layers: Mapping[int, Layer], start: int, stop: int) -> dict[int, Layer]:
+    """The layers of some of the parameters, counted from the first of these."""
+    return {index - start: layer for index, layer in layers.items() if start <= index < stop}
+
+
 @dataclass(frozen=True)
 class Gradient:
     """A gradient of some parameters, at the outputs of ``layers`` in place of their weights.
@@ -120,14 +135,13 @@ class Gradient:
     """
 
     parts: tuple[Tensor, ...]
-    layers: dict[int, Layer]
+    layers: Mapping[int, Layer]
 
     def part(self, start: int, stop: int) -> Gradient:
         """That of some of the parameters."""
-        own = {index - start: layer for index, layer in self.layers.items() if start <= index < stop}
-        return Gradient(self.parts[start:stop], own)
+        return Gradient(self.parts[start:stop], within(self.layers, start, stop))
 
-    def common(self, layers: dict[int, Layer]) -> dict[int, Layer]:
+    def common(self, layers: Mapping[int, Layer]) -> dict[int, Layer]:
         """Those of the layers where this gradient has the same form."""
         shared = [index for index in layers if index in self.layers]
         return {index: layers[index] for index in shared if layers[index].has_input_of(self.layers[index])}
@@ -136,7 +150,11 @@ class Gradient:
         """The same gradient, at the outputs of these layers only."""
         own = {index: layer for index, layer in self.layers.items() if index not in layers}
         parts = [own[i].weights(part) if i in own else part for i, part in enumerate(self.parts)]
-        return Gradient(tuple(parts), {index: self.layers[index] for index in layers})
+        return Gradient(tuple(parts), layers)
+
+    def without_graph(self) -> Gradient:
+        """The same, for keeping."""
+        return Gradient(self.parts, {i: replace(layer, output=None) for i, layer in self.layers.items()})
 
     @property
     def whole(self) -> tuple[Tensor, ...]:
@@ -185,6 +203,8 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     layers = {}
     for index, parameter in enumerate(parameters):
         edge = get_gradient_edge(parameter)
+        if parameter._backward_hooks:  # somebody wants to see its gradient
+            continue
         factor, products = edge.node, users.get((edge.node, edge.output_nr), [])
         upright = [node.name() for node in products] != ["TBackward0"]
         if not upright:
@@ -198,7 +218,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
         if 2 * rows <= source.shape[1] and rows <= outputs:
             edge = GradientEdge(products[0], 0)
             few = getattr(products[0], "sparse_input", None)
-            layers[index] = Layer(edge, source, outputs, source._version, upright, few)
+            layers[index] = Layer(edge, source, outputs, parameter.dtype, source._version, upright, few)
     return layers
 
 

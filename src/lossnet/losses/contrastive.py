@@ -61,16 +61,17 @@ class Ranking(EnergyLoss):
 
     def _together(self, truth: Tensor, prediction: Prediction, count: int) -> int:
         """Candidates of how many rounds are better drawn and weighed at once; 0 for each by itself."""
-        if type(self) not in (Ranking, NCE, CD):
-            return 0
         if truth.is_cuda:  # all take the time of one, if there is room for them
+            plain = type(self) in (Ranking, NCE) and self.score is None
             fit = count * self.samples * truth.numel() <= AT_ONCE
-            return count if fit and count > 1 and self.score is None else 0
-        if not isinstance(prediction.space, MultiLabel):
+            return count if plain and fit and count > 1 else 0
+        space, plain = prediction.space, type(self) in (Ranking, NCE, CD) and type(prediction) is Prediction
+        constant = truth.device.type == "cpu" and not truth.requires_grad
+        if not (plain and constant and isinstance(space, MultiLabel)):
             return 0
         # Sets of labels that are drawn for rounds know where their ones are.  How many are drawn before other
         # random numbers must not depend on the rows: replicas and processes have more or less of them.
-        return max(1, OF_EACH // (self.samples * max(1, prediction.space.labels)))
+        return max(1, OF_EACH // max(1, self.samples * space.labels))
 
     def _rounds_at_once(
         self, truth: Tensor, prediction: Prediction, count: int
@@ -88,13 +89,11 @@ class Ranking(EnergyLoss):
         """
         if self.score is None:
             return 0.0
-        several = candidates.dim() - truth.dim() > 1
-        rounds = len(candidates) if several else 1
-        each = candidates.flatten(0, 1) if several else candidates
-        cost = self.score.cost(each, truth.repeat(rounds, *[1] * (truth.dim() - 1)))
+        several = candidates.dim() > truth.dim() + 1
+        costs = [self.score.cost(own, truth) for own in (candidates if several else [candidates])]
+        cost = torch.stack(costs) if several else costs[0]
         # Not every score gives an empty truth a cost of 0 against itself.
-        cost = torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
-        return cost.unflatten(0, (rounds, -1)) if several else cost
+        return torch.cat([torch.zeros_like(cost[..., :1]), cost[..., 1:]], -1)
 
 
 def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal, get_args
 
@@ -13,7 +14,7 @@ from lossnet.hypergradient import FiniteDifference, Identity, Solver, implicit_g
 from lossnet.losses import EnergyLoss, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import SEAL, Rounds
+from lossnet.methods.seal import SEAL
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.precision import products
 from lossnet.scores import F1, Score
@@ -104,18 +105,23 @@ class Implicit(SEAL):
             start = torch.randn(size, generator=torch.Generator().manual_seed(0))
             self.register_buffer("steepest", start / start.norm())
 
-    def energy_update(self, batch: Batch, rounds: Rounds, step: int) -> Update:
-        if step % self.every or not self.weight:
-            return super().energy_update(batch, rounds, step)
-        with products(batch.y.device, rounded=False):
-            return self._implicit_update(batch, rounds)
+    def energy_updates(self, batch: Batch) -> Iterator[Update]:
+        steps = range(1, self.energy_steps + 1)
+        plain = [not self.weight or step % self.every != 0 for step in steps]
+        explicit = self.explicit_updates(batch, sum(plain))
+        for only_explicit in plain:
+            yield next(explicit) if only_explicit else self.implicit_update(batch)
 
-    def _implicit_update(self, batch: Batch, rounds: Rounds) -> Update:
+    def implicit_update(self, batch: Batch) -> Update:
         """An energy step along both terms, with products of matrices in full."""
+        with products(batch.y.device, rounded=False):
+            return self._implicit_update(batch)
+
+    def _implicit_update(self, batch: Batch) -> Update:
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
         prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-        outer = self.primary_loss(energy, batch.y, prediction, batch.weight, rounds)
+        outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
         recurrent = is_recurrent(self.task_net, self.energy)
         found = implicit_gradient(
             outer,
@@ -149,17 +155,9 @@ class Implicit(SEAL):
             return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
-        self,
-        energy: EnergyFunction,
-        truth: Tensor,
-        prediction: Prediction,
-        weight: Tensor | None = None,
-        rounds: Rounds | None = None,
+        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
     ) -> Tensor:
-        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does.
-
-        Where θ enters through the cost only, the energy loss is the next of ``rounds``.
-        """
+        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
         logits = prediction.logits.view_as(prediction.logits)
         if logits.requires_grad:
             # The same value, with a gradient that is ``weight`` times as long.
@@ -167,7 +165,7 @@ class Implicit(SEAL):
         live = Prediction(self.space, logits, prediction.mask)
         fixed = live.detach()
         if self.through == "cost":
-            explicit = next(self.loss.rounds(truth, fixed, 1) if rounds is None else rounds)
+            (explicit,) = self.loss.rounds(truth, fixed, 1)
             loss = mean(explicit(energy), weight)
             cost = mean(self.score.cost(live.relaxed.unsqueeze(1), truth).squeeze(1), weight)
             return loss + (cost - cost.detach())

@@ -12,10 +12,7 @@ from lossnet.losses import NCE, EnergyFunction, EnergyLoss, TaskLoss
 from lossnet.methods.base import Stage, TaskNetMethod, Update
 from lossnet.spaces import Batch, Space
 
-__all__ = ["SEAL", "Rounds"]
-
-#: energies to losses ``(batch,)``, one for each step
-Rounds = Iterator[Callable[[EnergyFunction], Tensor]]
+__all__ = ["SEAL"]
 
 
 class SEAL(TaskNetMethod):
@@ -61,19 +58,14 @@ class SEAL(TaskNetMethod):
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
         """The energy's steps against the task net as it is."""
-        rounds = self.rounds(batch)
-        for step in range(1, self.energy_steps + 1):
-            yield self.energy_update(batch, rounds, step)
+        yield from self.explicit_updates(batch, self.energy_steps)
 
-    def rounds(self, batch: Batch) -> Rounds:
-        """The energy loss ``(batch,)`` of each step on a batch: one prediction, candidates of its own."""
+    def explicit_updates(self, batch: Batch, count: int) -> Iterator[Update]:
+        """``count`` steps of the energy loss, of one prediction and with candidates of their own."""
         with torch.no_grad():
             prediction = self.prediction(batch)
-        yield from self.loss.rounds(batch.y, prediction, self.energy_steps)
-
-    def energy_update(self, batch: Batch, rounds: Rounds, step: int) -> Update:
-        """The energy's ``step``-th step on a batch, from 1, along the next of the losses."""
-        return Update("energy", batch.mean(next(rounds)(self.energy.at(batch.x))))
+        for loss in self.loss.rounds(batch.y, prediction, count):
+            yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
 
     def task_updates(
         self,
