@@ -231,3 +231,14 @@ def test_a_space_derived_from_a_known_one_inherits_its_metric():
 
     assert metrics(Topics(1), torch.ones(1, 1), torch.ones(1, 1))["f1"] == 1
     assert main_metric(Topics(1)) == "f1"
+
+
+def test_f1_of_several_rounds_is_that_of_each():
+    generator = torch.Generator().manual_seed(0)
+    rounds, truth = (
+        torch.rand(3, 4, 5, 6, generator=generator),
+        torch.randint(2, (4, 6), generator=generator),
+    )
+    together = F1()(rounds, truth.float())
+    torch.testing.assert_close(together, torch.stack([F1()(own, truth.float()) for own in rounds]))
+    assert together.shape == (3, 4, 5)

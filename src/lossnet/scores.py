@@ -52,6 +52,7 @@ class F1(Score):
     """F1 of each instance, ``2 Σ min(ŷ, y) / Σ (ŷ + y)`` (DVN, Gygli et al. 2017); 0 where undefined.
 
     The truth is discrete, so ``min(ŷ, y) = ŷ·y`` for relaxed outputs and one matrix product does it.
+    Candidates may have more axes in front, ``(…, batch, K, *event)``.
 
     >>> F1()(torch.tensor([[[1.0, 1.0, 0.0], [0.5, 0.0, 0.0]]]), torch.tensor([[1.0, 0.0, 0.0]]))
     tensor([[0.6667, 0.6667]])
@@ -112,7 +113,7 @@ class L1(Accuracy):
 
 
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    total = candidates.flatten(2).sum(2) + truth.flatten(1).sum(1, keepdim=True)
+    total = candidates.flatten(1 - truth.dim()).sum(-1) + truth.flatten(1).sum(1, keepdim=True)
     return weighed(candidates, truth), total
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lossnet.losses import CD, NCE, Ranking
-from lossnet.scores import F1
+from lossnet.scores import F1, Hamming
 from lossnet.spaces import LogTerms, Mask, MultiLabel, Prediction, Smooth, Tags
 
 PROBLEMS = {
@@ -21,6 +21,7 @@ LOSSES = {
     "nce": NCE(samples=5),
     "ranking": Ranking(samples=5),
     "cd": CD(samples=5),
+    "cd by another cost": CD(samples=5, score=Hamming()),
     "nce with a cost": NCE(samples=5, score=F1()),
 }
 

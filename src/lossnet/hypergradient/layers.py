@@ -32,6 +32,10 @@ class Few(Protocol):
     def columns(self) -> Sums:
         """``Xᵀ D``."""
 
+    @property
+    def gram(self) -> Tensor:
+        """``X Xᵀ``, in float64."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -78,6 +82,8 @@ class Layer:
 
         In less, the norm of a ``D`` that cancels much of ``X`` would be that of rounding.
         """
+        if self.few is not None:
+            return self.few.gram
         with self._as_it_is():
             matrix = self.input.double()
             return matrix @ matrix.T

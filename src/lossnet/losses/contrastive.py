@@ -89,9 +89,12 @@ class Ranking(EnergyLoss):
         """
         if self.score is None:
             return 0.0
-        several = candidates.dim() > truth.dim() + 1
-        costs = [self.score.cost(own, truth) for own in (candidates if several else [candidates])]
-        cost = torch.stack(costs) if several else costs[0]
+        if (
+            candidates.dim() > truth.dim() + 1 and type(self.score) is not F1
+        ):  # which takes all rounds at once
+            cost = torch.stack([self.score.cost(own, truth) for own in candidates])
+        else:
+            cost = self.score.cost(candidates, truth)
         # Not every score gives an empty truth a cost of 0 against itself.
         return torch.cat([torch.zeros_like(cost[..., :1]), cost[..., 1:]], -1)
 
