@@ -80,10 +80,14 @@ def machine() -> dict[str, Any]:
 # ---------------------------------------------------------------- one core
 
 
-def _ratios(data_dir: Path | None, batches: int = 20, turns: int = 7) -> dict[str, Any]:
-    """Processor seconds per batch of each loop, in turns, on one thread."""
+def _ratios(data_dir: Path | None, batches: int = 5, turns: int = 40) -> dict[str, Any]:
+    """Processor seconds per batch of each loop, in turns, on one thread, and medians of turns' ratios.
+
+    Turns are short, because a machine that others use as well is now faster and now slower.
+    """
     settings = Settings(**recipe_settings("bibtex", "seal", "nce"))
-    data, source = training_data(data_dir, batches * settings.batch_size)
+    parts = 4  # the rows of which come in turn
+    data, source = training_data(data_dir, parts * batches * settings.batch_size)
     once = dataclasses.replace(settings, energy_steps=1, task_steps=1)
     neumann: dict[str, Any] = {"solver": "neumann", "solver_terms": 5}
     loops: dict[str, Framework | BareLoop] = {
@@ -99,19 +103,28 @@ def _ratios(data_dir: Path | None, batches: int = 20, turns: int = 7) -> dict[st
     }
     times: dict[str, list[float]] = {name: [] for name in loops}
     with _one_thread():
-        for turn in range(turns + 1):
+        for turn in range(turns + parts):
+            rows = np.arange(len(data)).reshape(parts, -1)[turn % parts]
             for name, loop in loops.items():
-                seconds = loop.epoch() / batches
-                if turn:  # the first turn warms up
+                seconds = loop.seconds(rows) / batches
+                if turn >= parts:  # the first turns warm up
                     times[name].append(seconds)
-    middle = {name: statistics.median(found) for name, found in times.items()}
-    seal, once_each = middle["seal"], middle["seal, one step each"]
+    pairs = {
+        "seal / bare loop": ("seal", "bare loop"),
+        "implicit, identity / seal": ("implicit, identity", "seal"),
+        "implicit, Neumann-5 / seal": ("implicit, Neumann-5", "seal"),
+        "implicit, identity / seal, one step each": (
+            "implicit, identity, one step each",
+            "seal, one step each",
+        ),
+        "implicit, Neumann-5 / seal, one step each": (
+            "implicit, Neumann-5, one step each",
+            "seal, one step each",
+        ),
+    }
     ratios = {
-        "seal / bare loop": seal / middle["bare loop"],
-        "implicit, identity / seal": middle["implicit, identity"] / seal,
-        "implicit, Neumann-5 / seal": middle["implicit, Neumann-5"] / seal,
-        "implicit, identity / seal, one step each": middle["implicit, identity, one step each"] / once_each,
-        "implicit, Neumann-5 / seal, one step each": middle["implicit, Neumann-5, one step each"] / once_each,
+        name: statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
+        for name, (one, other) in pairs.items()
     }
     return {"data": source, "batches": batches, "seconds per batch": times, "ratios": ratios}
 
@@ -122,8 +135,8 @@ def _floor(data_dir: Path | None, batches: int = 20, turns: int = 3) -> dict[str
     data, _ = training_data(data_dir, batches * s.batch_size)
     framework = Framework(data, s)
     with _one_thread():
-        framework.epoch()
-        measured = min(framework.epoch() for _ in range(turns)) / batches
+        framework.seconds()
+        measured = min(framework.seconds() for _ in range(turns)) / batches
         rates = {"flops per second": _product_rate(), "bytes per second": _memory_rate()}
     rows, hidden, labels = s.batch_size, s.energy_hidden, data.labels
     candidates = rows * (1 + s.samples)
@@ -242,7 +255,8 @@ def _about(content: dict[str, Any]) -> list[str]:
         "# Speed and scale",
         "",
         "Made by `lossnet bench speed`; every figure is from [speed.json](speed.json). Processor time of one",
-        "thread, loops in turns in one process, medians, unless it says otherwise.",
+        "thread, loops in short turns in one process, medians of times and of turns' ratios, unless it says",
+        "otherwise.",
         f"{where['processor']}, {where['cores']} cores, load average {where['load']:.1f} before it began;",
         ", ".join(f"{name} {version}" for name, version in content["versions"].items()) + ".",
     ]
