@@ -33,7 +33,7 @@ from lossnet.methods import (
 from lossnet.scores import Score
 from lossnet.settings import Settings
 from lossnet.spaces import Tags
-from lossnet.tasks import Task
+from lossnet.task import Task
 
 __all__ = ["METHODS", "MethodEntry", "build", "check_names", "default_loss", "suits"]
 
@@ -127,8 +127,9 @@ def suits(method: str, loss: str, kind: str) -> bool:
 def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     """A method for a task.
 
-    >>> from lossnet.tasks import LabelTask
-    >>> type(build("seal", "nce", Settings(), LabelTask.of_size(inputs=4, labels=3))).__name__
+    >>> from lossnet.inputs import Features
+    >>> from lossnet.outputs import Labels
+    >>> type(build("seal", "nce", Settings(), Task(Features.of_size(4), Labels.of_size(3)))).__name__
     'SEAL'
     """
     check_names(method, loss)

@@ -7,25 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from lossnet.data import entry, names
+from lossnet.task import Task
 
 __all__ = ["model_card"]
 
 #: what Markdown would take for something else
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
-_KINDS = {
-    "labels": "Sets of labels from feature vectors.",
-    "masks": "Foreground pixels of images.",
-    "tags": "A tag for every token of sentences.",
-}
 
 
-def model_card(result: Mapping[str, Any], kind: str, description: str) -> str:
-    """Markdown about a run with this ``result.json``, outputs of this kind, and this description of its data.
+def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
+    """Return Markdown about a run with this ``result.json``, a task, and a description of its data.
 
     >>> result = {"dataset": "mine.csv", "split": "stratified", "method": "seal", "loss": "nce", "seed": 0}
     >>> result |= {"metrics": {"valid": {"f1": 0.5}}, "settings": {"clip": 3}, "versions": {"torch": "2.13"}}
     >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "epochs": 3, "device": "cpu"}
-    >>> print(model_card(result, "labels", "the file mine.csv").splitlines()[5])
+    >>> from lossnet.inputs import Features
+    >>> from lossnet.outputs import Labels
+    >>> task = Task(Features.of_size(4), Labels.of_size(3))
+    >>> print(model_card(result, task, "the file mine.csv").splitlines()[5])
     # seal (nce) on mine.csv
     """
     metrics = result["metrics"]
@@ -37,12 +36,12 @@ def model_card(result: Mapping[str, Any], kind: str, description: str) -> str:
     lines = [
         "---",
         "library_name: lossnet",
-        f"tags: [{kind}, {result['method']}]",
+        f"tags: [{task.input.kind}, {task.output.kind}, {result['method']}]",
         "---",
         "",
         f"# {result['method']} ({result['loss']}) on {_plain(result['dataset'])}",
         "",
-        f"{_KINDS[kind]} Weights and JSON without any code, to be read by Lossnet:",
+        f"{task.title.capitalize()}. Weights and JSON without any code, to be read by Lossnet:",
         "",
         "```python",
         "import lossnet",

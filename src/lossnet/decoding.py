@@ -1,29 +1,48 @@
-"""From probabilities to label sets: a choice of its own, open to every method.
+"""From probabilities to outputs: a choice of its own, open to every method.
 
 =================  ==================================================================================
-`Threshold`        labels whose probability reaches one global threshold, 0.5 unless given
+`Threshold`        units whose probability reaches one global threshold, 0.5 unless given
 `tune_threshold`   the threshold with the highest mean F1 on validation data
 `ExpectedF1`       the label set with the highest expected F1, exact for independent labels
+`Nearest`          the discrete output nearest to a relaxed one, as its space has it
 =================  ==================================================================================
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Decoder", "ExpectedF1", "Threshold", "tune_threshold"]
+from lossnet.spaces import Space
+
+__all__ = ["LABEL_DECODERS", "Decoder", "ExpectedF1", "Nearest", "Threshold", "tune_threshold"]
 
 
 class Decoder(Protocol):
-    """Turns probabilities ``(instances, labels)`` into label sets of the same shape, as 0 and 1."""
+    """Turns probabilities ``(instances, *event)`` into outputs of the same shape, as 0 and 1."""
 
     def __call__(self, probabilities: Tensor, /) -> Tensor:
-        """The label sets."""
+        """Return the outputs."""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The discrete output nearest to a relaxed one: a threshold of 0.5, the likeliest tags, whole spans.
+
+    >>> from lossnet.spaces import Tags
+    >>> Nearest(Tags(2))(torch.tensor([[[0.3, 0.7]]]))
+    tensor([[[0., 1.]]])
+    """
+
+    space: Space
+
+    def __call__(self, probabilities: Tensor) -> Tensor:
+        return self.space.decode(probabilities)
 
 
 @dataclass(frozen=True)
@@ -130,6 +149,14 @@ class ExpectedF1:
             p = ordered[:, k - 1 : k]
             s = s[:, :-1].lerp(s[:, 1:], p)
         return result
+
+
+#: ways to choose labels by name, the default first, each made from a model's tuned threshold
+LABEL_DECODERS: Mapping[str, Callable[[float], Decoder]] = {
+    "tuned": Threshold,
+    "0.5": lambda tuned: Threshold(),
+    "expected-f1": lambda tuned: ExpectedF1(),
+}
 
 
 def _most_true(probabilities: Tensor) -> int:

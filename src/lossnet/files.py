@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ["replaced", "write_bytes", "write_json", "write_text"]
+__all__ = ["opened", "replaced", "write_bytes", "write_json", "write_text"]
 
 
 @contextmanager
@@ -48,3 +50,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: object) -> None:
     """Writes JSON at once."""
     write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[TextIO]:
+    """Open a text file to write to as one goes; standard output for None."""
+    if path is None:
+        yield sys.stdout
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        yield file

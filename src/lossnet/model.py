@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +37,19 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from lossnet.build import build
+from lossnet.data import Dataset
 from lossnet.energies import Energy
 from lossnet.methods import Method
+from lossnet.own import Factory, OwnParts
 from lossnet.prediction import Predictor
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, Task, restore
-from lossnet.training import Dataset, predict
+from lossnet.task import Task
+from lossnet.training import predict
+from lossnet.trees import tree_map
 
 __all__ = ["Model", "ModelError", "load", "load_energy"]
 
-FORMAT = 2
+FORMAT = 3
 DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
 CHECKSUMS = "sha256"
 
@@ -63,7 +66,7 @@ class Model(Predictor):
         method: holds the networks that predict.
         names: of the method and loss it was trained with.
         settings: that it was trained with.
-        task: names of inputs and outputs and the preprocessing, the size of images, or a lexicon.
+        task: the kinds of its inputs and outputs.
         threshold: tuned on validation data.
     """
 
@@ -73,10 +76,12 @@ class Model(Predictor):
     task: Task
     threshold: float
 
-    def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""
+    def probabilities(
+        self, data: Dataset, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
         self.method.to(device).eval()
-        views = self.task.crops(self.settings)
+        views = self.task.views(self.settings)
         whole = self._predict if views is None else views.averaged(self._predict)
         return predict(whole, data, device)
 
@@ -91,10 +96,13 @@ class Model(Predictor):
             method._modules[name] = copy.deepcopy(method.get_submodule(name)).double()
         return dataclasses.replace(self, method=method)
 
-    def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Inputs in the precision of the networks."""
-        precision = next(self.method.get_submodule(self.method.predictors[0]).parameters()).dtype
-        return self.method.predict(x.to(precision) if x.is_floating_point() else x, mask)
+    def _predict(self, x: Any, mask: Tensor | None) -> Tensor:
+        """Predict from inputs in the precision of the networks."""
+        tensors = self.method.get_submodule(self.method.predictors[0]).state_dict().values()
+        types = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        if types:
+            x = tree_map(lambda leaf: leaf.to(types[0]) if leaf.is_floating_point() else leaf, x)
+        return self.method.predict(x, mask)
 
     def files(self) -> dict[str, bytes]:
         """What a folder holds, by the names of its files; `from_files` takes it back."""
@@ -114,20 +122,19 @@ class Model(Predictor):
             "loss": self.names[1],
             "settings": dataclasses.asdict(self.settings),
             "threshold": self.threshold,
-            "kind": self.task.kind,
             **description,
         }
         content[CHECKSUMS] = {DESCRIPTION: _digest(content), **{n: _sha256(b) for n, b in files.items()}}
         return {DESCRIPTION: json.dumps(content, indent=1).encode(), **files}
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> Model:
-        """The model that `files` described, with all of its networks, so that it can be trained further.
+    def from_files(cls, files: Mapping[str, bytes], own: OwnParts | None = None) -> Model:
+        """Return the model that `files` described, with all of its networks, so that it can be trained further.
 
-        Those that neither predict nor are the energy start anew.
+        Those that neither predict nor are the energy start anew.  Parts of your own must be given again.
         """
         with _complaints("the model"):
-            model = _predicting(files)
+            model = _predicting(files, own)
             with torch.random.fork_rng([]):
                 method = build(*model.names, model.settings, model.task)
             weights = dict(model.method.state_dict())
@@ -152,32 +159,37 @@ class Model(Predictor):
         os.replace(temporary, folder)
 
 
-def load(path: Path | str) -> Model:
-    """The model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
+def load(path: Path | str, *, task_net: Factory | None = None, energy: Factory | None = None) -> Model:
+    """Return the model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
 
-    A folder that is damaged, of a newer format, or not what it says is a `ModelError` with the reason.
+    A folder that is damaged, of a newer format, or not what it says is a `ModelError` with the reason.  A
+    folder holds no code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it again,
+    as a module, class or function, and takes the folder's weights.
     """
     folder = _find(path)
     with _complaints(folder):
-        return _predicting(_read(folder, DESCRIPTION, WEIGHTS))
+        return _predicting(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
 
 
-def load_energy(path: Path | str) -> Energy:
-    """The energy of the model in a folder, in evaluation mode, whether it predicts itself or taught a net."""
+def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:
+    """Return the energy of the model in a folder, in evaluation mode, whether it predicts or taught a net.
+
+    One of your own must be given again, as to `load`.
+    """
     folder = _find(path)
     with _complaints(folder):
         files = _read(folder, DESCRIPTION, WEIGHTS)
-        model, tensors = _rebuilt(files)
-        energy = dict(model.method.named_children()).get("energy")
-        if not isinstance(energy, Energy):
+        model, tensors = _rebuilt(files, OwnParts(energy=energy), needed=("energy",))
+        network = dict(model.method.named_children()).get("energy")
+        if not isinstance(network, Energy):
             raise ModelError(f"{model.names[0]} trains without an energy")
         if "energy" in model.method.predictors:
-            _fill(energy, _part("network/energy", tensors))
+            _fill(network, _part("network/energy", tensors))
         elif (folder / ENERGY).exists():
-            _fill(energy, _tensors(files | _read(folder, ENERGY), ENERGY))
+            _fill(network, _tensors(files | _read(folder, ENERGY), ENERGY))
         else:
             raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
-        return energy.eval()
+        return network.eval()
 
 
 def _find(path: Path | str) -> Path:
@@ -208,9 +220,9 @@ def _complaints(where: Path | str) -> Iterator[None]:
         raise ModelError(f"{where}: damaged model folder ({reason})") from error
 
 
-def _predicting(files: Mapping[str, bytes]) -> Model:
+def _predicting(files: Mapping[str, bytes], own: OwnParts | None = None) -> Model:
     """The model with the networks that predict, and no others."""
-    model, tensors = _rebuilt(files)
+    model, tensors = _rebuilt(files, own or OwnParts())
     method = model.method
     for name, network in list(method.named_children()):
         if name in method.predictors:
@@ -222,8 +234,13 @@ def _predicting(files: Mapping[str, bytes]) -> Model:
     return model
 
 
-def _rebuilt(files: Mapping[str, bytes]) -> tuple[Model, dict[str, Tensor]]:
-    """The model with networks that have no weights yet, and the tensors in its file."""
+def _rebuilt(
+    files: Mapping[str, bytes], own: OwnParts, needed: Sequence[str] = ()
+) -> tuple[Model, dict[str, Tensor]]:
+    """The model with networks that have no weights yet, and the tensors in its file.
+
+    Parts of somebody's own must be given if they predict, or are ``needed``.
+    """
     content = _content(files[DESCRIPTION])
     settings = Settings.of(content["settings"])
     names = (str(content["method"]), str(content["loss"]))
@@ -232,7 +249,12 @@ def _rebuilt(files: Mapping[str, bytes]) -> tuple[Model, dict[str, Tensor]]:
         raise ValueError(f"the threshold must be from 0 to 1, not {threshold!r}")
     tensors = _tensors(files, WEIGHTS)
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
-    task = restore(content, kept)
+    predicting = {name.split("/")[1].split(".")[0] for name in tensors if name.startswith("network/")}
+    for part in content["own"]:
+        if part not in own.names and (part in predicting or part in needed):
+            what = f"it was trained with a {part} of your own, which a folder does not hold"
+            raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
+    task = Task.from_state(content, kept, own)
     with torch.device("meta"):
         method = build(*names, settings, task)
     return Model(method, names, settings, task, float(threshold)), tensors
@@ -248,18 +270,34 @@ def _content(text: bytes) -> dict[str, Any]:
     if CHECKSUMS in content:
         rest = {key: value for key, value in content.items() if key != CHECKSUMS}
         if content[CHECKSUMS][DESCRIPTION] != _digest(rest):
-            raise ModelError(f"{DESCRIPTION} is not as it was written: its checksum differs")
+            raise ModelError(f"{DESCRIPTION} is corrupted (checksum mismatch)")
     elif number > 1:
         raise ModelError(f"{DESCRIPTION} has no checksums")
-    return {"kind": LabelTask.kind, **content}  # format 1 had no checksums and, at first, labels only
+    return content if number == FORMAT else _of_pairs(content)
+
+
+def _of_pairs(content: dict[str, Any]) -> dict[str, Any]:
+    """What formats 1 and 2 say of a kind of output, and of the inputs that it then had, as format 3 does."""
+    kind = content.get("kind", "labels")  # format 1 had, at first, labels only
+    if kind == "labels":
+        pair = {"kind": "features", "features": content["features"]}, {"labels": content["labels"]}
+    elif kind == "tags":
+        lexicon = dict(content["lexicon"])
+        tags = {"tags": lexicon.pop("tags"), "scheme": lexicon.pop("scheme")}
+        pair = {"kind": "words", "lexicon": lexicon, "vector_width": content["vector_width"]}, tags
+    else:
+        pair = {"kind": "images", "channels": content["channels"], "size": content["size"]}, {}
+    return {**content, "input": pair[0], "output": {"kind": kind, **pair[1]}, "own": []}
 
 
 def _tensors(files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
     """The tensors of a file that is as it was written."""
     checksums = json.loads(files[DESCRIPTION]).get(CHECKSUMS)
     if checksums is not None and checksums[name] != _sha256(files[name]):
-        raise ModelError(f"{name} is not as it was written: its checksum differs")
-    return from_bytes(files[name])
+        raise ModelError(f"{name} is corrupted (checksum mismatch)")
+    tensors = from_bytes(files[name])
+    # Format 2 had nothing but the preprocessing of features beside the networks.
+    return {name.replace("preprocessor/", "input/", 1): tensor for name, tensor in tensors.items()}
 
 
 def _fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What predicts: from inputs as people have them to labels, masks or tags, by one model or several."""
+"""Predictors: from inputs as people have them to outputs, by one model or several."""
 
 from __future__ import annotations
 
@@ -11,65 +11,79 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data import Sentences
+from lossnet.data import Dataset, Sentences
 from lossnet.decoding import Decoder
-from lossnet.tasks import LabelTask, TagTask, Task
-from lossnet.training import Dataset
+from lossnet.task import Task
 
 __all__ = ["Ensemble", "Predictor"]
 
 
 class Predictor(ABC):
-    """Whatever has a task, a threshold and probabilities."""
+    """Base class of whatever has a task, a threshold and probabilities."""
 
-    #: names of inputs and outputs and the preprocessing, the size of images, or a lexicon
+    #: the kinds of its inputs and outputs
     task: Task
     #: tuned on validation data
     threshold: float
 
     @abstractmethod
-    def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Probabilities and truth of preprocessed data, ``(instances, *event)`` each, on ``device``."""
+    def probabilities(
+        self, data: Dataset, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the outputs, where they are labels."""
-        return self._labels().label_names
+        """Names of the labels or tags that are predicted."""
+        return self.task.output.names
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the input columns, where outputs are labels."""
-        return self._labels().feature_names
-
-    def _labels(self) -> LabelTask:
-        if not isinstance(self.task, LabelTask):
-            raise TypeError(f"this model predicts {self.task.kind}, not sets of labels")
-        return self.task
+        """Names of the input columns, where inputs are feature vectors."""
+        names: tuple[str, ...] = getattr(self.task.input, "names", ())
+        return names
 
     def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[Any]:
-        """Probabilities of raw inputs: ``(instances, labels)`` for rows of features, or ``(instances, height,
-        width)`` for images, channels last, or ``(instances, length, tags)`` for sentences, zeros on padding.
+        """Return probabilities of raw inputs: ``(instances, labels)`` for label sets, ``(instances, height,
+        width)`` for masks, ``(instances, length, tags)`` for tags, zeros on padding.
 
-        Rows are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or data frames
-        and lists of mappings, with columns by name.  Sentences are texts or lists of tokens.
+        Feature vectors are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or
+        data frames and lists of mappings, with columns by name.  Sentences are texts or lists of tokens,
+        images arrays with channels last.
         """
-        probabilities, _ = self.probabilities(self.task.inputs(x), device)
+        probabilities, _ = self.probabilities(self.task.read(x), device)
         array: NDArray[Any] = probabilities.cpu().numpy()
         return array
 
-    def predict(self, x: Any, decoder: Decoder | None = None) -> NDArray[np.uint8]:
-        """Labels or pixels of raw inputs by the tuned threshold, or tags; unless another decoder is given."""
-        decoder = decoder or self.task.decoder(self.threshold)
-        probabilities = torch.from_numpy(self.predict_proba(x))
-        return decoder(probabilities).numpy().astype(np.uint8)
+    def predict(
+        self, x: Any, decode: str | Decoder | None = None, device: torch.device | str = "cpu"
+    ) -> NDArray[np.uint8]:
+        """Return outputs of raw inputs, as 0 and 1 in the shape of `predict_proba`.
+
+        ``decode`` says how they are chosen: a name of ``task.output.decoders``, such as ``"tuned"`` or
+        ``"expected-f1"`` for labels, or a decoder; by default, labels and pixels by the tuned threshold, and
+        the likeliest tags.
+        """
+        decoder = self.decoder(decode)
+        return decoder(torch.from_numpy(self.predict_proba(x, device))).numpy().astype(np.uint8)
+
+    def decoder(self, decode: str | Decoder | None = None) -> Decoder:
+        """Return a decoder by its name, the default one for None."""
+        if decode is None or isinstance(decode, str):
+            return self.task.output.decoder(decode, self.threshold)
+        return decode
+
+    def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
+        """Return outputs of raw inputs as a person would write them: label names, tokens with tags, or masks."""
+        data = self.task.read(x)
+        relaxed, _ = self.probabilities(data)
+        return self.task.output.named(self.decoder(decode)(relaxed), data.source)
 
     def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
-        """Tokens and their tags, of texts or of sentences given as tokens."""
-        if not isinstance(self.task, TagTask):
-            raise TypeError(f"this model predicts {self.task.kind}, not tags")
-        data = self.task.inputs(sentences)
-        relaxed, _ = self.probabilities(data)
-        return self.task.named(relaxed, data)
+        """Return tokens and their tags, of texts or of sentences given as tokens."""
+        if self.task.output.level != "position":
+            raise TypeError(f"this model predicts {self.task.output.summary}, not tags")
+        return self.named(sentences)
 
 
 class Ensemble(Predictor):
@@ -82,7 +96,9 @@ class Ensemble(Predictor):
 
     >>> import lossnet
     >>> from lossnet.build import build
-    >>> task, settings = LabelTask(("u", "v"), ("a", "b")), lossnet.Settings(task_hidden=4)
+    >>> from lossnet.inputs import Features
+    >>> from lossnet.outputs import Labels
+    >>> task, settings = Task(Features(("u", "v")), Labels(("a", "b"))), lossnet.Settings(task_hidden=4)
     >>> names = ("cross-entropy", "none")
     >>> models = [lossnet.Model(build(*names, settings, task), names, settings, task, t) for t in (0.2, 0.4)]
     >>> ensemble = Ensemble(models)
@@ -94,23 +110,18 @@ class Ensemble(Predictor):
         if not models:
             raise ValueError("give at least one model")
         for place, model in enumerate(models[1:], start=2):
-            if not _alike(models[0].task, model.task):
+            if not models[0].task.is_like(model.task):
                 what = f"model {place} was not trained for the same inputs and outputs as the first"
                 raise ValueError(f"{what}; average models of the same data and features")
         self.models = tuple(models)
         self.task = models[0].task
         self.threshold = sum(model.threshold for model in models) / len(models)
 
-    def probabilities(self, data: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Means over the models, and truth, ``(instances, *event)`` each, on ``device``."""
+    def probabilities(
+        self, data: Dataset, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return means over the models, and truth, ``(instances, *event)`` each, on ``device``."""
         mean, truth = self.models[0].probabilities(data, device)
         for model in self.models[1:]:
             mean = mean + model.probabilities(data, device)[0]
         return mean / len(self.models), truth
-
-
-def _alike(first: Task, other: Task) -> bool:
-    """Whether data prepared for one task are prepared for the other."""
-    (mine, arrays), (its, others) = first.state(), other.state()
-    same = first.kind == other.kind and mine == its and arrays.keys() == others.keys()
-    return same and all(np.array_equal(array, others[name]) for name, array in arrays.items())

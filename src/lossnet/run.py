@@ -11,23 +11,25 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lossnet.build import build, check_names, default_loss
 from lossnet.card import model_card
-from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences, Weighted
-from lossnet.data import load as load_data
+from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
+from lossnet.loading import Loaded
+from lossnet.loading import load as load_data
 from lossnet.model import Model
+from lossnet.own import OwnParts
 from lossnet.settings import Settings, recipe_settings
-from lossnet.tasks import task_of
-from lossnet.training import Dataset, Trainer
+from lossnet.training import Trainer
 from lossnet.training.distributed import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
@@ -41,7 +43,6 @@ __all__ = [
     "fit",
     "identity_of",
     "new_model",
-    "placed",
     "read",
     "source_of",
     "train",
@@ -65,11 +66,13 @@ class Run:
         data_dir: where data sets are.
         split: a JSON file with row numbers under train, valid and test.
         labels: label columns, for files that do not say.
+        words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
         resume: continue from the checkpoint in ``output``.
         progress: show progress bars.
         track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
+        own: a task net and an energy of your own.
     """
 
     data: str
@@ -81,11 +84,13 @@ class Run:
     data_dir: Path | str | None = None
     split: Path | str | None = None
     labels: Sequence[str] | None = None
+    words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
     resume: bool = False
     progress: bool = True
     track: str | None = None
+    own: OwnParts = field(default_factory=OwnParts)
 
 
 def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
@@ -148,6 +153,7 @@ def read(run: Run) -> Loaded:
         data_dir=run.data_dir,
         split=run.split,
         labels=run.labels,
+        words=run.words,
         progress=run.progress,
         features=(run.settings or Settings()).features or None,
         embeddings=run.embeddings,
@@ -178,7 +184,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "source": source_of(run),
     }
     if output is not None and processes.first:
-        fitted.model.save(output / "model", model_card(result, fitted.model.task.kind, data.description))
+        fitted.model.save(output / "model", model_card(result, fitted.model.task, data.description))
         lines = [json.dumps(entry) for entry in fitted.history]
         (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         write_json(output / "result.json", result)
@@ -213,7 +219,7 @@ def fit(
     started = time.monotonic()
     model = new_model(run, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
-    train = placed(data.train, device)
+    train: Dataset = data.train.on(device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
     title = " ".join([data.name, *model.names, f"seed {run.seed}"])
@@ -221,7 +227,7 @@ def fit(
     names = {"data": data.name, "split": data.split_name}
     told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
     with _followed(follow, title, told) as results:
-        history = trainer.fit(train, placed(data.valid, device), run.resume)
+        history = trainer.fit(train, data.valid.on(device), run.resume)
         metrics = tune_and_measure(model, data, device)
         results.update(flat(metrics))
     seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
@@ -239,7 +245,8 @@ def identity_of(data: Loaded) -> dict[str, str]:
 
 def new_model(run: Run, data: Loaded) -> Model:
     """The model for a run on loaded data, with networks as they start."""
-    loss, settings, task = run.loss or default_loss(run.method), run.settings or Settings(), task_of(data)
+    loss, settings = run.loss or default_loss(run.method), run.settings or Settings()
+    task = dataclasses.replace(data.task, own=run.own)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         method = build(run.method, loss, settings, task)
@@ -274,7 +281,7 @@ def trainer_of(
         device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",
         identity={**(identity or {}), **names, **fixed},
-        views=model.task.crops(settings),
+        views=model.task.views(settings),
         progress=run.progress,
         tracker=follow,
         processes=processes,
@@ -298,15 +305,22 @@ def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) ->
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
-    """Metrics on valid and, where it has labels, test; tunes the model's threshold on valid."""
-    valid = model.probabilities(data.valid, device)
-    model.threshold = model.task.tune(*valid)
-    metrics = {"valid": model.task.measure(*valid, model.threshold)}
-    if isinstance(data.test, MultiLabelData) and len(data.test) and not data.test.y.nnz:
+    """Return metrics on valid and, where it has labels, test; tune the model's threshold on valid."""
+    output = model.task.output
+    relaxed, truth = _predicted(model, data.valid, device)
+    model.threshold = output.tune(relaxed, truth)
+    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
+    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
         warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
     elif len(data.test):
-        metrics["test"] = model.task.measure(*model.probabilities(data.test, device), model.threshold)
+        metrics["test"] = output.meter(model.threshold).measure(*_predicted(model, data.test, device))
     return metrics
+
+
+def _predicted(model: Model, data: Dataset, device: str) -> tuple[Tensor, Tensor]:
+    relaxed, truth = model.probabilities(data, device)
+    assert truth is not None
+    return relaxed, truth
 
 
 def find_device(name: str) -> str:
@@ -327,9 +341,11 @@ def find_device(name: str) -> str:
 
 
 def source_of(run: Run) -> dict[str, Any]:
-    """What was asked to be read, to read it again."""
+    """Return what was asked to be read, to read it again."""
     labels = None if run.labels is None else list(run.labels)
-    return {"data": str(run.data), "split": None if run.split is None else str(run.split), "labels": labels}
+    split = None if run.split is None else str(run.split)
+    source = {"data": str(run.data), "split": split, "labels": labels}
+    return source if run.words is None else {**source, "words": run.words}
 
 
 def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -343,13 +359,6 @@ def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, flo
         network: {quantity: sum(found) / len(found) for quantity, found in readings.items()}
         for network, readings in values.items()
     }
-
-
-def placed(data: MultiLabelData | MaskData | Sentences, device: str) -> Dataset:
-    """The data where and as training wants them: on a GPU, if they fit; sparse on a CPU."""
-    if device != "cpu":
-        return data.resident(device)
-    return data.sparse() if isinstance(data, MultiLabelData) else data
 
 
 def versions() -> dict[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from lossnet.data import Loaded, MultiLabelData
 from lossnet.files import write_text
+from lossnet.loading import Loaded
 from lossnet.run import (
     Fitted,
     Run,
@@ -26,13 +26,13 @@ from lossnet.run import (
     finish,
     identity_of,
     new_model,
-    placed,
     read,
     source_of,
     train,
     trainer_of,
     tune_and_measure,
 )
+from lossnet.scores import headlines
 from lossnet.settings import Settings, checked
 from lossnet.training import NonFiniteLoss, fit_together, why_alone
 
@@ -53,8 +53,6 @@ NUMBERS = (
     "plateau_patience",
     "plateau_factor",
 )
-#: metrics of a summary, where runs have them
-METRICS = ("f1", "f1_tuned", "accuracy", "span_f1", "iou")
 
 
 def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None = None) -> list[Run]:
@@ -242,11 +240,7 @@ def _outcomes(
 def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
     if runs[0].track is not None:
         return "trackers follow one run at a time"
-    if (
-        find_device(runs[0].device) == "cpu"
-        and isinstance(data.train, MultiLabelData)
-        and data.train.is_sparse
-    ):
+    if find_device(runs[0].device) == "cpu" and getattr(data.train.source, "is_sparse", False):
         return "a CPU is busy with a single run on sparse inputs"
     return why_alone([trainer_of(new_model(run, data), run) for run in runs[:2]])
 
@@ -255,7 +249,7 @@ def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str
     device = find_device(runs[0].device)
     models = [new_model(run, data) for run in runs]
     trainers = [trainer_of(model, run, identity_of(data)) for model, run in zip(models, runs, strict=True)]
-    parts = placed(data.train, device), placed(data.valid, device)
+    parts = data.train.on(device), data.valid.on(device)
     ended = fit_together(trainers, *parts, resume=runs[0].resume, progress=runs[0].progress)
     for index, outcome in ended:
         if isinstance(outcome, NonFiniteLoss):
@@ -284,7 +278,7 @@ def summary(
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(tuple(str(result["settings"][name]) for name in swept), []).append(result)
-    parts = [(part, metric) for part in ("valid", "test") for metric in METRICS]
+    parts = [(part, metric) for part in ("valid", "test") for metric in headlines()]
     parts = [(p, m) for p, m in parts if all(m in result["metrics"].get(p, {}) for result in results)]
     rows = []
     for values, mine in groups.items():

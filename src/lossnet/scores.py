@@ -8,27 +8,32 @@ and returns ``(batch, K)``.  It is differentiable in the candidates and exact on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
 from torch import Tensor
 
 from lossnet.spaces import Mask, MultiLabel, Space, Tags, weighed
-from lossnet.spans import SpanCounts, span_scores
+from lossnet.spans import SpanCounts
 
 __all__ = [
     "F1",
-    "L1",
     "Accuracy",
     "Hamming",
     "IoU",
-    "LabelTally",
+    "LabelMeter",
+    "MaskMeter",
+    "Meter",
+    "Metric",
     "Score",
-    "TagTally",
-    "Tally",
-    "label_metrics",
-    "label_metrics_of_each",
+    "TagMeter",
+    "TokenCost",
+    "headlines",
     "main_metric",
+    "meter",
+    "metric",
     "metrics",
 ]
 
@@ -98,13 +103,13 @@ class Accuracy(Score):
         return _ratio(weighed(candidates, truth), truth.flatten(1).sum(1, keepdim=True))
 
 
-class L1(Accuracy):
+class TokenCost(Accuracy):
     """`Accuracy` whose cost counts tokens, ``Σ |ŷ − y|``: 2 for each wrong tag (the Δ of InfNet+ §2).
 
     A cost that grows with the sentence, as energies and cross-entropy do, is a margin worth keeping.
 
     >>> truth = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])  # the third token is padding
-    >>> L1().cost(torch.tensor([[[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]]]), truth)
+    >>> TokenCost().cost(torch.tensor([[[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]]]), truth)
     tensor([[2.]])
     """
 
@@ -125,171 +130,251 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 # ---------------------------------------------------------------- metrics of a data set
 
 
-def label_metrics(predicted: Tensor, truth: Tensor) -> dict[str, float]:
-    """Multi-label metrics of discrete predictions ``(instances, labels)``, as fractions of 1.
+@dataclass(frozen=True)
+class Metric:
+    """What a figure of a result is called and how to read it.
+
+    Args:
+        name: in ``result.json``.
+        title: for people.
+        headline: whether it deserves a column or a picture of its own.
+        higher_is_better: None for what one cannot be good at, such as a threshold.
+
+    >>> metric("f1").title, metric("hamming_loss").higher_is_better
+    ('F1 at 0.5', False)
+    """
+
+    name: str
+    title: str
+    headline: bool = False
+    higher_is_better: bool | None = True
+
+    def __post_init__(self) -> None:
+        _METRICS.setdefault(self.name, self)
+
+
+_METRICS: dict[str, Metric] = {}
+
+F1_AT_HALF = Metric("f1", "F1 at 0.5", headline=True)
+F1_TUNED = Metric("f1_tuned", "F1, tuned threshold", headline=True)
+F1_EXPECTED = Metric("f1_expected", "F1, highest expected")
+THRESHOLD = Metric("threshold", "threshold", higher_is_better=None)
+MICRO_F1 = Metric("micro_f1", "micro F1")
+MACRO_F1 = Metric("macro_f1", "macro F1")
+EXACT_MATCH = Metric("exact_match", "exact match")
+HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", higher_is_better=False)
+IOU = Metric("iou", "IoU", headline=True)
+PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
+ACCURACY = Metric("accuracy", "accuracy", headline=True)
+PRECISION = Metric("precision", "precision")
+RECALL = Metric("recall", "recall")
+SPAN_F1 = Metric("span_f1", "span F1", headline=True)
+
+
+def metric(name: str) -> Metric:
+    """Return the metric of a name; one that nobody defined is called by its name.
+
+    >>> metric("my_score").title
+    'my score'
+    """
+    return _METRICS.get(name) or Metric(name, name.replace("_", " "))
+
+
+def headlines() -> list[str]:
+    """Return the names of all metrics that deserve a column of their own.
+
+    >>> headlines()[:3]
+    ['f1', 'f1_tuned', 'iou']
+    """
+    return [name for name, one in _METRICS.items() if one.headline]
+
+
+class Meter(ABC):
+    """Metrics of data that come in parts: counts are kept, predictions are not."""
+
+    #: what `compute` gives, the one to choose models by first
+    metrics: tuple[Metric, ...]
+
+    @abstractmethod
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        """Count discrete predictions and truth ``(instances, *event)``."""
+
+    @abstractmethod
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all that was counted, as fractions of 1."""
+
+    def measure(self, predicted: Tensor, truth: Tensor) -> dict[str, float]:
+        """Return the metrics of predictions ``(instances, *event)`` that are all there is.
+
+        >>> LabelMeter().measure(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))["exact_match"]
+        0.0
+        """
+        self.add(predicted, truth)
+        return self.compute()
+
+
+class LabelMeter(Meter):
+    """Metrics of label sets ``(instances, labels)``.
 
     ``f1`` is the F1 of each instance, averaged; instances without any true label are left out, as the
     papers do.  ``macro_f1`` averages the labels' F1, 0 where a label has neither truth nor prediction.
 
-    >>> label_metrics(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))["f1"]
-    0.6666666865348816
-    """
-    (metrics,) = label_metrics_of_each(predicted.unsqueeze(1), truth)
-    return metrics
-
-
-def label_metrics_of_each(predicted: Tensor, truth: Tensor) -> list[dict[str, float]]:
-    """`label_metrics` of several predictors' predictions ``(instances, R, labels)``.
-
-    >>> predicted = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
-    >>> [metrics["f1"] for metrics in label_metrics_of_each(predicted, torch.tensor([[1.0, 0.0]]))]
-    [1.0, 0.0]
-    """
-    labelled = truth.sum(1) > 0
-    predicted, truth = predicted[labelled], truth[labelled]
-    if len(truth) == 0:
-        raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
-    known = truth.unsqueeze(1)
-    overlap, same = predicted * known, predicted == known
-    of_labels, of_truth = overlap.sum(0), truth.sum(0)
-    of_predicted = predicted.sum(0)
-    values = {
-        "f1": F1()(predicted, truth).mean(0),
-        "micro_f1": _ratio(2 * of_labels.sum(1), of_predicted.sum(1) + of_truth.sum()),
-        "macro_f1": _ratio(2 * of_labels, of_predicted + of_truth).mean(1),
-        "exact_match": same.all(2).to(truth.dtype).mean(0),
-        "hamming_loss": (~same).to(truth.dtype).mean((0, 2)),
-    }
-    # Read at once: a GPU is waited for once.
-    rows = torch.stack(list(values.values()), 1).tolist()
-    return [dict(zip(values, row, strict=True)) for row in rows]
-
-
-class Tally(ABC):
-    """Metrics of data that come in parts: what is counted, not what was predicted, is kept."""
-
-    @abstractmethod
-    def add(self, relaxed: Tensor, truth: Tensor) -> None:
-        """Count predictions and truth ``(instances, *event)``."""
-
-    @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """The metrics of all that was counted."""
-
-
-class LabelTally(Tally):
-    """`label_metrics` of discrete predictions that come in parts.
-
-    >>> tally = LabelTally()
-    >>> tally.add(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
-    >>> tally.add(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
-    >>> round(tally.metrics()["f1"], 4), tally.metrics()["exact_match"]
+    >>> meter = LabelMeter()
+    >>> meter.add(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> meter.add(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
+    >>> round(meter.compute()["f1"], 4), meter.compute()["exact_match"]
     (0.8333, 0.5)
     """
 
-    def __init__(self) -> None:
-        self._instances, self._f1, self._exact, self._wrong = 0, 0.0, 0, 0
-        self._by_label: Tensor | int = 0
+    metrics = (F1_AT_HALF, MICRO_F1, MACRO_F1, EXACT_MATCH, HAMMING_LOSS)
 
-    def add(self, relaxed: Tensor, truth: Tensor) -> None:
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        """Count label sets, also those of several predictors, ``(instances, R, labels)``."""
         labelled = truth.sum(1) > 0
-        predicted, truth = relaxed[labelled].double(), truth[labelled].double()
-        different = predicted != truth
-        self._instances += len(truth)
-        self._f1 += float(F1()(predicted.unsqueeze(1), truth).sum())
-        self._exact += int((~different.any(1)).sum())
-        self._wrong += int(different.sum())
-        self._by_label = self._by_label + torch.stack(
-            [(predicted * truth).sum(0), (predicted + truth).sum(0)]
+        predicted, truth = predicted[labelled].double(), truth[labelled].double()
+        predicted = predicted.unsqueeze(1) if predicted.dim() == 2 else predicted
+        known = truth.unsqueeze(1)
+        different = predicted != known
+        instances = torch.full((predicted.shape[1],), float(len(truth)), device=truth.device)
+        self._parts.append(
+            (
+                instances,
+                F1()(predicted, truth).sum(0),
+                (~different.any(2)).sum(0),
+                different.sum((0, 2)),
+                (predicted * known).sum(0),
+                (predicted + known).sum(0),
+            )
         )
 
-    def metrics(self) -> dict[str, float]:
-        if not self._instances or isinstance(self._by_label, int):
+    def compute(self) -> dict[str, float]:
+        (values,) = self.compute_each()
+        return values
+
+    def compute_each(self) -> list[dict[str, float]]:
+        """Return the metrics of each of several predictors.
+
+        >>> meter = LabelMeter()
+        >>> meter.add(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.tensor([[1.0, 0.0]]))
+        >>> [values["f1"] for values in meter.compute_each()]
+        [1.0, 0.0]
+        """
+        parts = zip(*self._parts, strict=True)
+        sums = [torch.stack(part).double().sum(0) for part in parts]
+        if not sums or not sums[0].any():
             raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
-        overlap, total = self._by_label
-        return {
-            "f1": self._f1 / self._instances,
-            "micro_f1": float(_ratio(2 * overlap.sum(), total.sum())),
-            "macro_f1": float(_ratio(2 * overlap, total).mean()),
-            "exact_match": self._exact / self._instances,
-            "hamming_loss": self._wrong / (self._instances * len(overlap)),
-        }
+        instances, f1, exact, wrong, overlap, total = sums
+        columns = [
+            f1 / instances,
+            _ratio(2 * overlap.sum(1), total.sum(1)),
+            _ratio(2 * overlap, total).mean(1),
+            exact / instances,
+            wrong / (instances * total.shape[1]),
+        ]
+        # Read at once: a GPU is waited for once.
+        rows = torch.stack(columns, 1).tolist()
+        return [{one.name: value for one, value in zip(self.metrics, row, strict=True)} for row in rows]
 
 
-class TagTally(Tally):
-    """`metrics` of tags that come in parts.
+class TagMeter(Meter):
+    """Metrics of one-hot tags ``(instances, length, tags)``: accuracy and, with ``names``, those of spans.
 
-    >>> tally = TagTally(Tags(2))
-    >>> tally.add(torch.tensor([[[0.9, 0.1], [0.3, 0.7]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
-    >>> tally.metrics()
+    >>> meter = TagMeter()
+    >>> meter.measure(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
     {'accuracy': 0.5}
     """
 
-    def __init__(self, space: Tags) -> None:
-        self._space = space
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.metrics = (SPAN_F1, ACCURACY, PRECISION, RECALL) if names else (ACCURACY,)
+        self._names = names
         self._right = self._tokens = 0
         self._spans = SpanCounts()
 
-    def add(self, relaxed: Tensor, truth: Tensor) -> None:
-        decoded = self._space.decode(relaxed)
-        self._right += int((decoded * truth).sum(dtype=torch.float64))
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        self._right += int((predicted * truth).sum(dtype=torch.float64))
         self._tokens += int(truth.sum(dtype=torch.float64))
-        if self._space.names:
-            real = truth.sum(-1) > 0
-            named = (_named(self._space, tags, real) for tags in (decoded, truth))
+        if self._names:
+            real = (truth.sum(-1) > 0).tolist()
+            named = (self._named(tags, real) for tags in (predicted, truth))
             self._spans = self._spans.plus(SpanCounts.of(*named))
 
-    def metrics(self) -> dict[str, float]:
+    def compute(self) -> dict[str, float]:
         if not self._tokens:
             raise ValueError("no token has a tag: accuracy is undefined")
-        values = {"accuracy": self._right / self._tokens}
-        return values | self._spans.scores() if self._space.names else values
+        values = {ACCURACY.name: self._right / self._tokens}
+        return values | self._spans.scores() if self._names else values
+
+    def _named(self, tags: Tensor, real: list[list[bool]]) -> list[list[str]]:
+        """Names of the tags of real tokens, sentence by sentence."""
+        rows = zip(tags.argmax(-1).tolist(), real, strict=True)
+        return [[self._names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
+
+
+class MaskMeter(Meter):
+    """Metrics of masks ``(instances, height, width)``: mean IoU of images, share of right pixels.
+
+    >>> MaskMeter().measure(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[1.0, 0.0]]]))
+    {'iou': 0.5, 'pixel_accuracy': 0.5}
+    """
+
+    metrics = (IOU, PIXEL_ACCURACY)
+
+    def __init__(self) -> None:
+        self._images, self._iou, self._right, self._pixels = 0, 0.0, 0.0, 0
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        self._images += len(truth)
+        self._iou += float(IoU()(predicted.unsqueeze(1).double(), truth.double()).sum())
+        self._right += float((predicted == truth).sum())
+        self._pixels += truth.numel()
+
+    def compute(self) -> dict[str, float]:
+        if not self._pixels:
+            raise ValueError("there is no image: IoU is undefined")
+        return {IOU.name: self._iou / self._images, PIXEL_ACCURACY.name: self._right / self._pixels}
 
 
 @singledispatch
+def meter(space: Space) -> Meter:
+    """Return a meter for outputs of a space; register another function for a space of your own.
+
+    >>> meter(MultiLabel(3)).metrics[0].name
+    'f1'
+    """
+    raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}; register a meter for it")
+
+
+@meter.register
+def _(space: MultiLabel) -> Meter:
+    return LabelMeter()
+
+
+@meter.register
+def _(space: Tags) -> Meter:
+    return TagMeter(space.names)
+
+
+@meter.register
+def _(space: Mask) -> Meter:
+    return MaskMeter()
+
+
 def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    """Metrics of relaxed predictions ``(instances, *event)`` decoded as the space does by default.
+    """Return the metrics of relaxed predictions ``(instances, *event)``, decoded as the space does by default.
 
     >>> metrics(MultiLabel(2), torch.tensor([[0.9, 0.4]]), torch.tensor([[1.0, 0.0]]))["f1"]
     1.0
     """
-    raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")
-
-
-@metrics.register
-def _(space: MultiLabel, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    return label_metrics(space.decode(relaxed), truth)
-
-
-@metrics.register
-def _(space: Tags, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    decoded = space.decode(relaxed)
-    values = {"accuracy": float((decoded * truth).sum() / truth.sum())}
-    if space.names:
-        real = truth.sum(-1) > 0
-        values |= span_scores(*(_named(space, tags, real) for tags in (decoded, truth)))
-    return values
-
-
-def _named(space: Tags, tags: Tensor, real: Tensor) -> list[list[str]]:
-    """Names of the tags of real tokens, sentence by sentence."""
-    rows = zip(tags.argmax(-1).tolist(), real.tolist(), strict=True)
-    return [[space.names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
-
-
-@metrics.register
-def _(space: Mask, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    return {"iou": float(IoU()(space.decode(relaxed).unsqueeze(1), truth).mean())}
+    return meter(space).measure(space.decode(relaxed), truth)
 
 
 def main_metric(space: Space) -> str:
-    """The metric by which models over this space are chosen.
+    """Return the metric by which models over this space are chosen.
 
     >>> main_metric(MultiLabel(3))
     'f1'
     """
-    tagging = "span_f1" if isinstance(space, Tags) and space.names else "accuracy"
-    for kind, name in ((MultiLabel, "f1"), (Tags, tagging), (Mask, "iou")):
-        if isinstance(space, kind):
-            return name
-    raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}")
+    return meter(space).metrics[0].name

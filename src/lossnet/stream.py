@@ -1,8 +1,4 @@
-"""A model over a file of any size: rows are read, predicted and forgotten, some at a time.
-
-Which files can be read so is up to their readers: `lossnet.data.stream_inputs` for labels,
-`lossnet.tasks.TagTask.stream` for sentences.
-"""
+"""A model over a file of any size: instances are read, predicted and forgotten, some at a time."""
 
 from __future__ import annotations
 
@@ -10,53 +6,44 @@ from collections.abc import Iterator
 from os import PathLike
 
 import torch
-from torch import Tensor
 
-from lossnet.data import MultiLabelData, Sentences, stream_inputs
+from lossnet.data import Target
+from lossnet.outputs import Predicted
 from lossnet.prediction import Predictor
-from lossnet.tasks import LabelTask, TagTask
 
-__all__ = ["evaluate", "predict_labels", "predict_tags"]
+__all__ = ["evaluate", "predict"]
 
 Path = str | PathLike[str]
 
 
-def predict_labels(
-    model: Predictor, path: Path, device: torch.device | str = "cpu"
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Probabilities and truth of a file's rows, ``(rows, labels)`` each; truth is zeros where it has none."""
+def predict(model: Predictor, path: Path, device: torch.device | str = "cpu") -> Iterator[Predicted]:
+    """Yield the inputs of a file in parts, with probabilities ``(instances, *event)``."""
     task = model.task
-    if not isinstance(task, LabelTask):
-        raise TypeError(f"this model predicts {task.kind}, not sets of labels")
-    for part in stream_inputs(path, task.feature_names, task.label_names):
-        ready: MultiLabelData = part if task.preprocessor is None else task.preprocessor.apply(part)
-        yield model.probabilities(ready, device)
-
-
-def predict_tags(model: Predictor, path: Path) -> Iterator[list[tuple[str, str]]]:
-    """The tokens of each sentence of a file with their tags."""
-    task = model.task
-    if not isinstance(task, TagTask):
-        raise TypeError(f"this model predicts {task.kind}, not tags")
-    for part in task.stream(path):
-        yield from model.tag(part)
+    for part in task.input.stream(path, task.output.names):
+        prepared = part.examples.replace(task.input.prepare(part.examples.source))
+        relaxed, _ = model.probabilities(prepared, device)
+        yield Predicted(prepared.source, relaxed, part.names)
 
 
 def evaluate(model: Predictor, path: Path, device: torch.device | str = "cpu") -> dict[str, float]:
-    """Metrics over all rows of a file with labels, or all sentences of a column file with tags.
+    """Return the metrics over all instances of a file with labels or tags.
 
-    They are what `Task.measure` gives for the file as a whole, up to the rounding of float32 sums.
+    They are what the model's meter gives for the file as a whole, up to the rounding of float32 sums.
     """
-    task = model.task
-    if isinstance(task, LabelTask):
-        tally = task.tally(model.threshold)
-        predictions = predict_labels(model, path, device)
-    elif isinstance(task, TagTask):
-        tally = task.tally(model.threshold)
-        parts: Iterator[Sentences] = task.stream_tagged(path)
-        predictions = (model.probabilities(part, device) for part in parts)
-    else:
-        raise TypeError(f"files are read in parts for labels and tags, not for {task.kind}")
-    for relaxed, truth in predictions:
-        tally.add(relaxed, truth)
-    return tally.metrics()
+    task, names = model.task, model.task.output.names
+
+    def targets() -> Iterator[Target]:
+        for part in task.input.stream(path, names, labelled=True):
+            if part.examples.target is not None:
+                yield part.examples.target
+
+    meter, prepare = task.output.meter(model.threshold), task.output.preparing(targets)
+    for part in task.input.stream(path, names, labelled=True):
+        source, target = part.examples.source, part.examples.target
+        if target is None:
+            raise ValueError(f"{path} has no {task.output.kind}; give a file with them")
+        data = part.examples.replace(task.input.prepare(source), prepare(target))
+        relaxed, truth = model.probabilities(data, device)
+        assert truth is not None
+        meter.add(relaxed, truth)
+    return meter.compute()

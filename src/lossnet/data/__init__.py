@@ -1,79 +1,81 @@
-"""Labels, images with masks, tagged sentences: reading, splitting, preprocessing, and the sets known by name.
+"""Data in memory, readers of files, and the sets known by name.
 
->>> from lossnet.data import load
->>> loaded = load("digits-completion")
->>> loaded.train.inputs, loaded.train.labels
-(32, 32)
+>>> from lossnet.data import MultiLabelData
+>>> MultiLabelData.from_arrays([[0.5, 1.0]], [[1, 0, 1]]).label_names
+('label_0', 'label_1', 'label_2')
 """
 
 from lossnet.data.crops import Crops
-from lossnet.data.dataset import MultiLabelData, ResidentData, SparseData, Weighted
+from lossnet.data.digest import digest
 from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
-from lossnet.data.image_files import decode_picture, read_images, read_pictures, stream_pictures, write_mask
-from lossnet.data.images import MaskData
+from lossnet.data.examples import Dataset, Examples, Source, Target, Weighted
+from lossnet.data.image_files import (
+    decode_picture,
+    read_images,
+    read_labelled_images,
+    read_pictures,
+    stream_pictures,
+    write_mask,
+)
+from lossnet.data.images import MaskData, MaskStack, Pictures
 from lossnet.data.preprocess import Preprocessor
 from lossnet.data.readers import read, read_inputs, stream_inputs
-from lossnet.data.registry import (
-    Description,
-    Entry,
-    Loaded,
-    MaskDescription,
-    TagDescription,
-    describe,
-    entry,
-    find,
-    load,
-    names,
-)
-from lossnet.data.sentence_files import find_parts, read_sentences
-from lossnet.data.sentences import Lexicon, ResidentSentences, Sentences, Vocabulary, encode_parts
+from lossnet.data.registry import Entry, entry, find, names
+from lossnet.data.sentence_files import find_parts, read_labelled_texts, read_sentences, tokenise
+from lossnet.data.sentences import Lexicon, Sentences, TagColumn, TaggedSentences, TagSet, Vocabulary
 from lossnet.data.splits import Split, hold_out, stratified_split
+from lossnet.data.tables import FeatureTable, LabelTable, MultiLabelData
 
 __all__ = [
     "Coverage",
     "Crops",
     "DataError",
-    "Description",
+    "Dataset",
     "Distortion",
     "Embeddings",
     "Entry",
+    "Examples",
+    "FeatureTable",
+    "LabelTable",
     "Lexicon",
-    "Loaded",
     "MaskData",
-    "MaskDescription",
+    "MaskStack",
     "MultiLabelData",
+    "Pictures",
     "Preprocessor",
-    "ResidentData",
-    "ResidentSentences",
     "Sentences",
-    "SparseData",
+    "Source",
     "Split",
-    "TagDescription",
+    "TagColumn",
+    "TagSet",
+    "TaggedSentences",
+    "Target",
     "Vocabulary",
     "Weighted",
     "decode_picture",
-    "describe",
+    "digest",
     "digits_completion",
     "digits_pairs",
     "digits_scenes",
-    "encode_parts",
     "entry",
     "find",
     "find_parts",
     "hold_out",
-    "load",
     "names",
     "read",
     "read_embeddings",
     "read_images",
     "read_inputs",
+    "read_labelled_images",
+    "read_labelled_texts",
     "read_pictures",
     "read_sentences",
     "stratified_split",
     "stream_inputs",
     "stream_pictures",
+    "tokenise",
     "write_mask",
 ]

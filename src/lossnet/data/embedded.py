@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from sklearn.datasets import load_digits, load_sample_images
 
-from lossnet.data.dataset import MultiLabelData
+from lossnet.data.tables import MultiLabelData
 from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
 

@@ -17,16 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data.errors import DataError
-from lossnet.data.images import MaskData
+from lossnet.data.examples import Examples
+from lossnet.data.images import MaskData, Pictures
 from lossnet.data.readers.arrays import read_arrays
+from lossnet.data.readers.table import read_texts
 from lossnet.data.splits import Split
 
 __all__ = [
     "decode_picture",
     "holds_images",
+    "is_labelled",
     "join_parts",
     "read_folder",
     "read_images",
+    "read_labelled_images",
     "read_npz",
     "read_pictures",
     "stream_pictures",
@@ -36,7 +40,9 @@ __all__ = [
 #: The parts of a set, and how their arrays and folders may be called.
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 _SUFFIXES = (".png", ".jpg", ".jpeg")
-_LAYOUT = "images/ and masks/, or train/, valid/ and test/ with those two in each"
+#: the table of a folder whose images have labels, and the column of the images' file names
+_LABELS, _NAMES = "labels.csv", "image"
+_LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with those two in each"
 
 
 def holds_images(path: str | PathLike[str]) -> bool:
@@ -125,6 +131,46 @@ def read_folder(
         what = f"the folder has no images/ and no {', '.join(absent)}"
         raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
     return join_parts([_read_part(folder / str(name), resize) for name in found.values()], folder)
+
+
+def is_labelled(path: str | PathLike[str]) -> bool:
+    """Whether a path is for `read_labelled_images`: a folder with ``images/`` and ``labels.csv``."""
+    return (Path(path) / _LABELS).is_file() and (Path(path) / "images").is_dir()
+
+
+def read_labelled_images(
+    path: str | PathLike[str], labels: Any = None, resize: tuple[int, int] | None = None
+) -> Examples:
+    """Read ``DIR/images/NAME.png`` and so on, and the label sets of images from ``DIR/labels.csv``.
+
+    The table has a column ``image`` with file names, with or without extension; the others are labels, as
+    `read_csv` has them, unless ``labels`` names some.  Images that it does not name are left out.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
+    >>> with TemporaryDirectory() as folder:
+    ...     Path(folder, "images").mkdir()
+    ...     Image.new("L", (4, 3)).save(Path(folder, "images", "a.png"))
+    ...     _ = Path(folder, "labels.csv").write_text("image,cat,dog\\na.png,1,0\\n")
+    ...     data = read_labelled_images(folder)
+    >>> data.source.size, data.target.names
+    ((3, 4), ('cat', 'dog'))
+    """
+    table = Path(path) / _LABELS
+    read = read_texts(table, _NAMES, "*" if labels is None else labels)
+    files, pictures = _files(Path(path) / "images"), []
+    for row, name in enumerate(read.texts, start=2):
+        stem = name if name in files else Path(name).stem
+        if stem not in files:
+            raise DataError(f"there is no image {name!r} in {Path(path) / 'images'}; correct its name", table, row)
+        picture = _read_picture(files[stem])
+        pictures.append(picture if resize is None else _resized(picture, resize))
+        if pictures[-1].shape[:2] != pictures[0].shape[:2]:
+            what = f"the image is {_size(pictures[-1])} but others are {_size(pictures[0])} (height × width)"
+            raise DataError(f"{what}; make them one size, or pass resize=(height, width)", files[stem])
+    if len({picture.ndim for picture in pictures}) > 1:  # grey among colour
+        pictures = [_coloured(picture) for picture in pictures]
+    return Examples(Pictures.from_arrays(np.stack(pictures)), read.labels)
 
 
 def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray[np.uint8]]:

@@ -1,8 +1,8 @@
-"""Images in memory and which of their pixels belong to the foreground."""
+"""Images and masks in memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -11,54 +11,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, ResidentData, row_numbers
 from lossnet.data.errors import DataError
-from lossnet.spaces import Batch
+from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
 
-__all__ = ["MaskData"]
+__all__ = ["MaskData", "MaskStack", "Pictures"]
 
 
-@dataclass(frozen=True, eq=False)
-class MaskData:
-    """Images ``(n, channels, height, width)`` in [0, 1] and their masks ``(n, height, width)`` of 0 and 1.
+class Pictures(Source):
+    """Images ``(n, channels, height, width)`` in [0, 1], of one size, as float32.
 
-    Images are float32, masks uint8.  Build one from images as files have them, channels last, with
-    `from_arrays`.
-
-    >>> data = MaskData(np.zeros((2, 3, 4, 5)), np.ones((2, 4, 5)))
-    >>> len(data), data.channels, data.size
+    >>> pictures = Pictures(np.zeros((2, 3, 4, 5)))
+    >>> len(pictures), pictures.channels, pictures.size
     (2, 3, (4, 5))
-    >>> batch = data.batch(np.array([1]))
-    >>> batch.x.shape, batch.y.shape
-    (torch.Size([1, 3, 4, 5]), torch.Size([1, 4, 5]))
     """
 
-    images: NDArray[np.float32]
-    masks: NDArray[np.uint8]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "images", _images(self.images))
-        object.__setattr__(self, "masks", _masks(self.masks))
+    def __init__(self, images: Any) -> None:
+        self.images = _images(images)
         if self.images.ndim != 4 or not all(self.images.shape[1:]):
             what = f"images have the shape {self.images.shape}"
             raise DataError(f"{what}; it must be (n, channels, height, width), with pixels to see")
-        if self.masks.shape != (len(self), *self.size):
-            images = f"{len(self)} images of {self.size[0]}×{self.size[1]} with {self.channels} channel(s)"
-            advice = "give one mask (height, width) per image, and channels last to from_arrays"
-            raise DataError(f"{images} but masks of the shape {self.masks.shape}; {advice}")
 
     @classmethod
-    def from_arrays(cls, images: Any, masks: Any) -> MaskData:
-        """Data from images ``(n, height, width)`` or ``(n, height, width, channels)`` and their masks.
+    def from_arrays(cls, images: Any) -> Pictures:
+        """Return images given as files have them: ``(n, height, width)`` or ``(n, height, width, channels)``.
 
-        Whole numbers are grey levels from 0 to 255, floats are from 0 to 1.  Masks are 0 and 1 or 0
-        and 255.
+        Whole numbers are grey levels from 0 to 255, floats are from 0 to 1.
 
-        >>> data = MaskData.from_arrays(np.full((1, 2, 2), 51, np.uint8), [[[0, 255], [255, 0]]])
-        >>> data.images[0, 0], data.masks[0]
-        (array([[0.2, 0.2],
-               [0.2, 0.2]], dtype=float32), array([[0, 1],
-               [1, 0]], dtype=uint8))
+        >>> Pictures.from_arrays(np.full((1, 1, 2), 51, np.uint8)).images
+        array([[[[0.2, 0.2]]]], dtype=float32)
         """
         levels = _numbers(images, "images")
         if levels.ndim == 3:
@@ -71,7 +51,7 @@ class MaskData:
                 what = f"images have whole numbers from {levels.min()} to {levels.max()}"
                 raise DataError(f"{what}; grey levels go from 0 to 255")
             levels = levels.astype(np.float32) / np.float32(255)
-        return cls(_images(levels).transpose(0, 3, 1, 2), masks)
+        return cls(_images(levels).transpose(0, 3, 1, 2))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -86,36 +66,124 @@ class MaskData:
         """Height and width of the images."""
         return self.images.shape[2], self.images.shape[3]
 
-    def take(self, indices: Any) -> MaskData:
-        """The rows ``indices``, in that order."""
-        rows = row_numbers(indices, len(self))
-        return MaskData(self.images[rows], self.masks[rows])
+    def take(self, rows: NDArray[np.int64]) -> Pictures:
+        return Pictures(self.images[rows])
 
-    def batch(self, indices: NDArray[np.integer[Any]] | Tensor) -> Batch:
-        """The rows ``indices`` as float32 tensors ``x`` ``(b, c, h, w)`` and ``y`` ``(b, h, w)``."""
-        x, y = self._tensors
-        rows = torch.from_numpy(row_numbers(indices, len(self)))
-        return Batch(x.index_select(0, rows), y.index_select(0, rows).to(torch.float32))
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some images as a float32 tensor ``(b, c, h, w)``."""
+        return self._tensor.index_select(0, torch.from_numpy(row_numbers(indices, len(self))))
 
-    def resident(
-        self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES
-    ) -> ResidentData | MaskData:
-        """The same rows with their tensors on ``device``, where indices then also live.
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield self.images
 
-        Data that would take more than ``limit_bytes`` stays where it is, and each batch is moved instead.
+    def on(self, device: torch.device | str) -> Source:
+        return self if torch.device(device).type == "cpu" else Resident(self._tensor.to(device))
 
-        >>> data = MaskData.from_arrays(np.zeros((2, 3, 3)), np.ones((2, 3, 3)))
-        >>> data.resident("cpu").batch(torch.tensor([1])).y.sum()
-        tensor(9.)
-        """
-        if 4 * (self.images.size + self.masks.size) > limit_bytes:
-            return self
-        x, y = self._tensors
-        return ResidentData(x.to(device), y.to(device, torch.float32))
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * self.images.size
 
     @cached_property
-    def _tensors(self) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self.images), torch.from_numpy(self.masks)
+    def _tensor(self) -> Tensor:
+        return torch.from_numpy(self.images)
+
+
+class MaskStack(Target):
+    """Masks ``(n, height, width)`` of 0 and 1, as uint8; 0 and 255 are taken too.
+
+    >>> MaskStack([[[0, 255], [255, 0]]]).batch(np.array([0]))
+    tensor([[[0., 1.],
+             [1., 0.]]])
+    """
+
+    def __init__(self, masks: Any) -> None:
+        self.masks = _masks(masks)
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def take(self, rows: NDArray[np.int64]) -> MaskStack:
+        return MaskStack(self.masks[rows])
+
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some masks as a float32 tensor ``(b, h, w)``."""
+        rows = torch.from_numpy(row_numbers(indices, len(self)))
+        return self._tensor.index_select(0, rows).to(torch.float32)
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield self.masks
+
+    def on(self, device: torch.device | str) -> Target:
+        on_cpu = torch.device(device).type == "cpu"
+        return self if on_cpu else Resident(self._tensor.to(device, torch.float32))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * self.masks.size
+
+    @cached_property
+    def _tensor(self) -> Tensor:
+        return torch.from_numpy(self.masks)
+
+
+class MaskData(Examples):
+    """Images and which of their pixels are foreground: `Examples` of `Pictures` and a `MaskStack`.
+
+    Build one from images as files have them, channels last, with `from_arrays`.
+
+    >>> data = MaskData(np.zeros((2, 3, 4, 5)), np.ones((2, 4, 5)))
+    >>> batch = data.batch(np.array([1]))
+    >>> batch.x.shape, batch.y.shape
+    (torch.Size([1, 3, 4, 5]), torch.Size([1, 4, 5]))
+    """
+
+    source: Pictures
+    target: MaskStack
+
+    def __init__(self, images: Any, masks: Any) -> None:
+        self._pair(Pictures(images), MaskStack(masks))
+
+    @classmethod
+    def from_arrays(cls, images: Any, masks: Any) -> MaskData:
+        """Return data from images as `Pictures.from_arrays` takes them and masks ``(n, height, width)``.
+
+        >>> data = MaskData.from_arrays(np.full((1, 2, 2), 51, np.uint8), [[[0, 255], [255, 0]]])
+        >>> data.images[0, 0], data.masks[0]
+        (array([[0.2, 0.2],
+               [0.2, 0.2]], dtype=float32), array([[0, 1],
+               [1, 0]], dtype=uint8))
+        """
+        data = object.__new__(cls)
+        data._pair(Pictures.from_arrays(images), MaskStack(masks))
+        return data
+
+    def _pair(self, source: Pictures, target: MaskStack) -> None:
+        if target.masks.shape != (len(source), *source.size):
+            height, width = source.size
+            images = f"{len(source)} images of {height}×{width} with {source.channels} channel(s)"
+            advice = "give one mask (height, width) per image, and channels last to from_arrays"
+            raise DataError(f"{images} but masks of the shape {target.masks.shape}; {advice}")
+        super().__init__(source, target)
+
+    @property
+    def images(self) -> NDArray[np.float32]:
+        """The images ``(n, channels, height, width)``."""
+        return self.source.images
+
+    @property
+    def masks(self) -> NDArray[np.uint8]:
+        """The masks ``(n, height, width)``."""
+        return self.target.masks
+
+    @property
+    def channels(self) -> int:
+        """The number of colour channels."""
+        return self.source.channels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return self.source.size
 
 
 def _images(images: Any) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.dataset import MultiLabelData
+from lossnet.data.tables import FeatureTable
 from lossnet.data.errors import DataError
 
 __all__ = ["Preprocessor"]
@@ -23,8 +23,8 @@ class Preprocessor:
     A missing value becomes its column's training mean, which for a 0/1 column is a frequency.  With
     standardisation, columns other than 0/1 ones are shifted to mean 0 and scaled to variance 1.
 
-    >>> train = MultiLabelData.from_arrays([[1.0, 0], [3.0, 1], [np.nan, 1]], [[1], [0], [1]])
-    >>> Preprocessor.fit(train, standardise=False).apply(train).x[2]
+    >>> train = FeatureTable([[1.0, 0], [3.0, 1], [np.nan, 1]])
+    >>> Preprocessor.fit(train, standardise=False).apply(train).matrix[2]
     array([2., 1.], dtype=float32)
     """
 
@@ -33,7 +33,7 @@ class Preprocessor:
     scale: NDArray[np.float64] | None = None
 
     @classmethod
-    def fit(cls, train: MultiLabelData, standardise: bool) -> Preprocessor:
+    def fit(cls, train: FeatureTable, standardise: bool) -> Preprocessor:
         """Learn from the training rows."""
         impute = _means(train)
         if not standardise:
@@ -41,7 +41,7 @@ class Preprocessor:
         x = _filled_dense(train, impute)
         continuous = ~_binary_columns(x, train)
         mean = np.where(continuous, x.mean(axis=0) if len(x) else 0.0, 0.0)
-        scale = np.ones(train.inputs)
+        scale = np.ones(train.width)
         # Compare the extremes: the deviation of a constant column need not come out as zero.
         varies = continuous & (x.max(axis=0, initial=-np.inf) > x.min(axis=0, initial=np.inf))
         scale[varies] = x[:, varies].std(axis=0)
@@ -53,10 +53,10 @@ class Preprocessor:
         """Whether columns are shifted and scaled."""
         return self.mean is not None
 
-    def apply(self, data: MultiLabelData) -> MultiLabelData:
+    def apply(self, data: FeatureTable) -> FeatureTable:
         """The same rows, ready for a network; sparse inputs stay sparse unless standardised."""
-        if data.inputs != len(self.impute):
-            what = f"{data.inputs} input columns, but training had {len(self.impute)}"
+        if data.width != len(self.impute):
+            what = f"{data.width} input columns, but training had {len(self.impute)}"
             raise DataError(f"{what}; give the columns of training")
         if self.mean is not None and self.scale is not None:
             x: Any = (_filled_dense(data, self.impute) - self.mean) / self.scale
@@ -64,7 +64,7 @@ class Preprocessor:
             x = _filled(data, self.impute)
         else:
             return data
-        return MultiLabelData(x, data.y, data.feature_names, data.label_names)
+        return FeatureTable(x, data.names)
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Arrays to keep in a file; `from_state` turns them back."""
@@ -89,36 +89,36 @@ class Preprocessor:
         return cls(arrays["impute"], arrays.get("mean"), arrays.get("scale"))
 
 
-def _means(data: MultiLabelData) -> NDArray[np.float64]:
+def _means(data: FeatureTable) -> NDArray[np.float64]:
     """Column means over the values that are there; 0 for a column without any."""
     if data.is_sparse:
-        missing = np.isnan(data.x.data)
-        known = np.where(missing, 0.0, data.x.data.astype(np.float64))
-        sums = np.bincount(data.x.indices, weights=known, minlength=data.inputs)
-        absent = np.bincount(data.x.indices[missing], minlength=data.inputs)
+        missing = np.isnan(data.matrix.data)
+        known = np.where(missing, 0.0, data.matrix.data.astype(np.float64))
+        sums = np.bincount(data.matrix.indices, weights=known, minlength=data.width)
+        absent = np.bincount(data.matrix.indices[missing], minlength=data.width)
     else:
-        lost = np.isnan(data.x)
-        sums = np.where(lost, 0.0, data.x).sum(axis=0, dtype=np.float64)
+        lost = np.isnan(data.matrix)
+        sums = np.where(lost, 0.0, data.matrix).sum(axis=0, dtype=np.float64)
         absent = lost.sum(axis=0)
     return np.asarray(sums / np.maximum(len(data) - absent, 1), dtype=np.float64)
 
 
-def _filled(data: MultiLabelData, impute: NDArray[np.float64]) -> Any:
+def _filled(data: FeatureTable, impute: NDArray[np.float64]) -> Any:
     if not data.is_sparse:
-        return np.where(np.isnan(data.x), impute, data.x)
-    values = np.where(np.isnan(data.x.data), impute[data.x.indices], data.x.data)
-    return sparse.csr_array((values, data.x.indices, data.x.indptr), shape=data.x.shape)
+        return np.where(np.isnan(data.matrix), impute, data.matrix)
+    values = np.where(np.isnan(data.matrix.data), impute[data.matrix.indices], data.matrix.data)
+    return sparse.csr_array((values, data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape)
 
 
-def _filled_dense(data: MultiLabelData, impute: NDArray[np.float64]) -> NDArray[np.float64]:
+def _filled_dense(data: FeatureTable, impute: NDArray[np.float64]) -> NDArray[np.float64]:
     x = _filled(data, impute)
     return np.asarray(x.toarray() if data.is_sparse else x, dtype=np.float64)
 
 
-def _binary_columns(filled: NDArray[np.float64], data: MultiLabelData) -> NDArray[np.bool_]:
+def _binary_columns(filled: NDArray[np.float64], data: FeatureTable) -> NDArray[np.bool_]:
     """Columns whose present values are all 0 or 1."""
     other = (filled != 0) & (filled != 1)
     if data.has_missing:
-        x = data.x.toarray() if data.is_sparse else data.x
+        x = data.matrix.toarray() if data.is_sparse else data.matrix
         other &= ~np.isnan(x)
     return np.asarray(~other.any(axis=0), dtype=np.bool_)

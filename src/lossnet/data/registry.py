@@ -5,47 +5,28 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import pooch
-from numpy.typing import NDArray
 from scipy import sparse
-from typing_extensions import TypeVar
 
 from lossnet.data import embedded
-from lossnet.data.dataset import MultiLabelData
-from lossnet.data.digest import digest
 from lossnet.data.download import Download, fetch
-from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
-from lossnet.data.image_files import holds_images, read_images
-from lossnet.data.images import MaskData
-from lossnet.data.preprocess import Preprocessor
+from lossnet.data.examples import Examples
+from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
-from lossnet.data.schemes import detect
-from lossnet.data.sentence_files import find_parts, read_sentences
-from lossnet.data.sentences import Lexicon, Sentences, encode_parts
+from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
+from lossnet.data.tables import MultiLabelData
 
-__all__ = [
-    "Description",
-    "Entry",
-    "Loaded",
-    "MaskDescription",
-    "TagDescription",
-    "describe",
-    "entry",
-    "find",
-    "load",
-    "names",
-]
+__all__ = ["BROWN", "Entry", "Raw", "entry", "find", "find_clusters", "find_embeddings", "names", "read_raw"]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
@@ -57,11 +38,9 @@ _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 
 _GLOVE = "glove6B_100d_taskvocab_fp16.npz"
 _TWEETS, _TWEET_CLUSTERS = "twitter-pos", "brown_clusters_6mpaths.txt"
-_BROWN = ("brown4", "brown8", "brown12", "brown16")
+BROWN = ("brown4", "brown8", "brown12", "brown16")
 
 AnyPath = str | PathLike[str]
-#: what the parts of a set are; where it is not said, it may be either
-Data = TypeVar("Data", bound=MultiLabelData | MaskData | Sentences, default=Any)
 
 
 @dataclass(frozen=True)
@@ -91,83 +70,11 @@ class Entry:
     home: str = ""
     downloads: tuple[Download, ...] = ()
     sha256: Mapping[str, str] = field(default_factory=dict)
-    make: Callable[[], tuple[MultiLabelData | MaskData, Split]] | None = None
+    make: Callable[[], tuple[Examples, Split]] | None = None
     columns: tuple[str, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[str, str] | None = None
     embeddings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Loaded(Generic[Data]):
-    """A data set ready to train on: its three parts, preprocessed as the training part says.
-
-    Images and sentences are left as they are: their preprocessor has no columns and does nothing.
-    Sentences come with the ``vectors`` of their lexicon's words, ``(words, dimensions)``, zeros where there
-    is none, and with how much of the text each table of vectors covers.  The ``digest`` stands for what was
-    read, see `lossnet.data.digest`; it is empty for data from elsewhere.
-    """
-
-    name: str
-    description: str
-    train: Data
-    valid: Data
-    test: Data
-    preprocessor: Preprocessor
-    split_name: str
-    vectors: NDArray[np.float32] | None = None
-    coverage: tuple[Coverage, ...] = ()
-    digest: str = ""
-
-
-@dataclass(frozen=True)
-class Description:
-    """A multi-label data set in numbers."""
-
-    name: str
-    description: str
-    split_name: str
-    instances: dict[str, int]
-    inputs: int
-    labels: int
-    labels_per_instance: float
-    density: float
-    frequent_labels: tuple[tuple[str, int], ...]
-    home: str
-    terms: str
-
-
-@dataclass(frozen=True)
-class MaskDescription:
-    """A set of images and masks in numbers; ``foreground`` is the share of foreground pixels."""
-
-    name: str
-    description: str
-    split_name: str
-    instances: dict[str, int]
-    size: str
-    channels: int
-    foreground: float
-    home: str
-    terms: str
-
-
-@dataclass(frozen=True)
-class TagDescription:
-    """A set of tagged sentences in numbers; ``scheme`` is how its tags mark spans, if they do."""
-
-    name: str
-    description: str
-    split_name: str
-    instances: dict[str, int]
-    tokens: dict[str, int]
-    longest: int
-    tags: int
-    scheme: str
-    frequent_tags: tuple[tuple[str, int], ...]
-    features: str
-    home: str
-    terms: str
 
 
 def _mulan(
@@ -334,8 +241,8 @@ _ENTRIES = {
             columns=("word", "tag"),
             features={
                 "pos": (),
-                "pos+": ("shape", *_BROWN),
-                "pos++": ("shape", *_BROWN, "characters"),
+                "pos+": ("shape", *BROWN),
+                "pos++": ("shape", *BROWN, "characters"),
             },
             clusters=(_TWEETS, _TWEET_CLUSTERS),
             embeddings=("glove_twitter_27B_100d_top2720.txt", _GLOVE),
@@ -388,138 +295,6 @@ def entry(name: str) -> Entry:
     raise DataError(what)
 
 
-def load(
-    name_or_path: AnyPath,
-    data_dir: AnyPath | None = None,
-    split: AnyPath | None = None,
-    labels: Any = None,
-    seed: int = 0,
-    progress: bool = True,
-    preprocessor: Preprocessor | None = None,
-    resize: tuple[int, int] | None = None,
-    features: str | None = None,
-    embeddings: Sequence[AnyPath] | None = None,
-    lexicon: Lexicon | None = None,
-) -> Loaded[Any]:
-    """A data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
-
-    A named set is looked for in ``data_dir``, then where the environment variable ``LOSSNET_DATA``
-    points, then in the user's cache, where it is downloaded to if it can be.  Rows are split by
-    ``split``, a file for `Split.read`; else by the ``split.json`` beside a named set or by its own
-    files; else by `stratified_split` with ``seed``.  ``labels`` says which columns of a file are
-    labels.  The ``preprocessor`` is fitted on the training rows unless one is given: it standardises where
-    that suits the named set, and files that are dense.
-
-    A folder of images and masks, or an archive of them, is read by `lossnet.data.image_files`: the parts
-    are then `MaskData`.  ``resize`` gives a folder's images one height and width.
-
-    A column file, or a folder with one each for training, validation and test, is read by
-    `lossnet.data.sentence_files`: the parts are then `Sentences`.  ``features`` is the name of one of the
-    set's lists of features, or a list of features of `Lexicon`, separated by commas; a file's columns
-    between the first (words) and the last (tags) are called ``column2`` and so on.  ``embeddings`` are files
-    with word vectors, which are joined; by default those that suit the set.  Spans become BIOES.  The
-    ``lexicon`` is fitted on the training sentences unless one is given.
-
-    >>> loaded = load("digits-pairs")
-    >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
-    (1800, 600, 600, 'fixed')
-    >>> load("digits-scenes").train.size
-    (32, 32)
-    """
-    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress, resize)
-    train, valid, test = raw.parts
-    if isinstance(train, Sentences):
-        return _load_sentences(raw, data_dir, features, embeddings, lexicon)
-    if features is not None or embeddings is not None:
-        what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
-        raise DataError(f"{fspath(name_or_path)!r} {what}")
-    if isinstance(train, MaskData):
-        preprocessor = Preprocessor(np.zeros(0))
-    else:
-        preprocessor = preprocessor or Preprocessor.fit(train, raw.entry.standardise)
-        train, valid, test = (preprocessor.apply(part) for part in raw.parts)
-    return Loaded(
-        raw.entry.name,
-        raw.entry.description,
-        train,
-        valid,
-        test,
-        preprocessor,
-        raw.split_name,
-        digest=digest(*raw.parts),  # as read: what is computed may be rounded otherwise elsewhere
-    )
-
-
-def describe(
-    name_or_path: AnyPath,
-    data_dir: AnyPath | None = None,
-    split: AnyPath | None = None,
-    labels: Any = None,
-    seed: int = 0,
-    progress: bool = True,
-    frequent: int = 10,
-    resize: tuple[int, int] | None = None,
-) -> Description | MaskDescription | TagDescription:
-    """A data set in numbers, counted over its three parts.
-
-    >>> describe("digits-pairs").labels_per_instance
-    2.0
-    >>> describe("digits-scenes").size
-    '32×32'
-    """
-    raw = _read_raw(name_or_path, data_dir, split, labels, seed, progress, resize)
-    instances = {part: len(data) for part, data in zip(("train", "valid", "test"), raw.parts, strict=True)}
-    first = raw.parts[0]
-    if isinstance(first, MaskData):
-        return MaskDescription(
-            name=raw.entry.name,
-            description=raw.entry.description,
-            split_name=raw.split_name,
-            instances=instances,
-            size=f"{first.size[0]}×{first.size[1]}",
-            channels=first.channels,
-            foreground=float(np.concatenate([part.masks for part in raw.parts]).mean()),
-            home=raw.entry.home,
-            terms=raw.entry.terms,
-        )
-    if isinstance(first, Sentences):
-        tag_counts = Counter(tag for tags in _all_tags(raw.parts) for tag in tags)
-        return TagDescription(
-            name=raw.entry.name,
-            description=raw.entry.description,
-            split_name=raw.split_name,
-            instances=instances,
-            tokens={
-                part: sum(map(len, data.tokens)) for part, data in zip(instances, raw.parts, strict=True)
-            },
-            longest=max(len(sentence) for part in raw.parts for sentence in part.tokens),
-            tags=len(tag_counts),
-            scheme=detect(_all_tags(raw.parts)) or "no spans",
-            frequent_tags=tuple(tag_counts.most_common(frequent)),
-            features="; ".join(
-                f"{name}: {', '.join(('words', *f))}" for name, f in raw.entry.features.items()
-            ),
-            home=raw.entry.home,
-            terms=raw.entry.terms,
-        )
-    counts = sum(np.asarray(part.y.sum(axis=0, dtype=np.int64)) for part in raw.parts)
-    per_instance = float(np.sum(counts)) / sum(instances.values())
-    order = np.argsort(-np.asarray(counts), kind="stable")[:frequent]
-    return Description(
-        name=raw.entry.name,
-        description=raw.entry.description,
-        split_name=raw.split_name,
-        instances=instances,
-        inputs=first.inputs,
-        labels=first.labels,
-        labels_per_instance=per_instance,
-        density=per_instance / max(first.labels, 1),
-        frequent_labels=tuple((first.label_names[i], int(np.asarray(counts)[i])) for i in order),
-        home=raw.entry.home,
-        terms=raw.entry.terms,
-    )
-
-
 def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
     """The folder that holds a named set's files, None if no place has them all.
 
@@ -534,154 +309,109 @@ def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Raw:
-    """Three parts as read."""
+class Raw:
+    """The three parts of a data set as read, unprepared."""
 
     entry: Entry
-    parts: tuple[Any, ...]  # all three MultiLabelData, or all MaskData, or all Sentences
+    parts: tuple[Examples, ...]
     split_name: str
 
 
-def _read_raw(
+def read_raw(
     name_or_path: AnyPath,
-    data_dir: AnyPath | None,
+    data_dir: AnyPath | None = None,
+    split: AnyPath | None = None,
+    labels: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+    resize: tuple[int, int] | None = None,
+    words: str | None = None,
+) -> Raw:
+    """Read and split a data set by name, or a file or folder; see `lossnet.loading.load`."""
+    name = fspath(name_or_path)
+    if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
+        return _read_path(name, split, labels, seed, resize, words)
+    known = entry(name)
+    for given, option in ((labels, "labels"), (words, "words"), (resize, "resize")):
+        if given is not None:
+            raise DataError(f"{name!r} is read as it is; {option}=, --{option} are for files")
+    if known.make is not None:
+        return _split(known, *known.make(), split, seed, "fixed")
+    folder = find(name, data_dir) or _download(known, data_dir, progress)
+    if known.columns:
+        sentences, own = read_sentences([folder / file for file in known.files], known.columns)
+        return _split(known, sentences, own, split, seed, "files")
+    if holds_images(folder / known.files[0]):
+        images, own = read_images(folder / known.files[0])
+        return _split(known, images, own, split, seed, "files")
+    parts = [read(folder / file, **known.options) for file in known.files]
+    if len(parts) == 3:
+        data = _joined(parts, [folder / file for file in known.files])
+        ends = np.cumsum([len(part) for part in parts])
+        rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
+        return _split(known, data, Split(*rows), split, seed, "files")
+    beside = folder / "split.json"
+    if split is None and beside.is_file():
+        split = beside
+    return _split(known, parts[0], None, split, seed)
+
+
+def _read_path(
+    name: str,
     split: AnyPath | None,
     labels: Any,
     seed: int,
-    progress: bool,
     resize: tuple[int, int] | None,
-) -> _Raw:
-    name = fspath(name_or_path)
-    data: MultiLabelData | MaskData | Sentences
-    own: Split | None
-    if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
-        if files := find_parts(name):
-            if labels is not None:
-                raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
-            _refuse_resize(resize, name)
-            data, own = read_sentences(files)
-            features = {"words": ("case", "characters")}
-            made = Entry(Path(name).name, f"the sentences in {name}", features=features)
-            return _split(made, data, split, seed, own, "files")
-        if holds_images(name):
-            if labels is not None:
-                raise DataError("images have masks for labels; leave labels=, --labels out", name)
-            data, own = read_images(name, resize)
-            return _split(Entry(Path(name).name, f"the images in {name}"), data, split, seed, own, "files")
-        _refuse_resize(resize, name)
-        data = read(name, labels)
-        made = Entry(Path(name).name, f"the file {name}", standardise=not data.is_sparse)
-        return _split(made, data, split, seed)
-    found = entry(name)
-    if labels is not None:
-        raise DataError(f"{name!r} has its own labels; labels=, --labels are for files")
-    _refuse_resize(resize, name)
-    if found.make is not None:
-        data, own = found.make()
-        return _split(found, data, split, seed, own, "fixed")
-    folder = find(name, data_dir) or _download(found, data_dir, progress)
-    if found.columns:
-        data, own = read_sentences([folder / file for file in found.files], found.columns)
-        return _split(found, data, split, seed, own, "files")
-    if holds_images(folder / found.files[0]):
-        data, own = read_images(folder / found.files[0])
-        return _split(found, data, split, seed, own, "files")
-    parts = [read(folder / file, **found.options) for file in found.files]
-    if len(parts) == 3:
-        data = _joined(parts, [folder / file for file in found.files])
-        ends = np.cumsum([len(part) for part in parts])
-        rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-        return _split(found, data, split, seed, Split(*rows), "files")
-    beside = folder / "split.json"
-    if split is None and beside.is_file():
-        return _split(found, parts[0], beside, seed)
-    return _split(found, parts[0], split, seed)
+    words: str | None,
+) -> Raw:
+    """Read a file or folder by the reader for its name and content."""
+    title, tokens = Path(name).name, {"words": ("case", "characters")}
+    if resize is not None and not Path(name).is_dir():
+        raise DataError(f"{name!r} is no folder of images; resize= is for those")
+    if words is not None:
+        if not is_table(name):
+            raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
+        made = Entry(title, f"the texts in {name}", features=tokens)
+        return _split(made, read_labelled_texts(name, words, labels), None, split, seed)
+    if files := find_parts(name):
+        if labels is not None:
+            raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
+        sentences, own = read_sentences(files)
+        return _split(Entry(title, f"the sentences in {name}", features=tokens), sentences, own, split, seed, "files")
+    if is_labelled(name):
+        made = Entry(title, f"the images in {name}")
+        return _split(made, read_labelled_images(name, labels, resize), None, split, seed)
+    if holds_images(name):
+        if labels is not None:
+            raise DataError("images have masks for labels; leave labels=, --labels out", name)
+        images, own = read_images(name, resize)
+        return _split(Entry(title, f"the images in {name}"), images, own, split, seed, "files")
+    data = read(name, labels)
+    return _split(Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed)
 
 
-def _load_sentences(
-    raw: _Raw,
-    data_dir: AnyPath | None,
-    features: str | None,
-    embeddings: Sequence[AnyPath] | None,
-    lexicon: Lexicon | None,
-) -> Loaded[Sentences]:
-    found = raw.entry
-    parts: Sequence[Sentences] = raw.parts
-    tables: list[Embeddings] = []
-    clusters: dict[str, str] = {}
-    if lexicon is None:
-        paths = _find_embeddings(found, data_dir) if embeddings is None else embeddings
-        tables = [read_embeddings(path) for path in paths]
-        chosen = _features(found, parts[0], features)
-        if set(chosen) & set(_BROWN):
-            clusters = _read_clusters(found, data_dir)
-        parts = encode_parts(
-            parts,
-            features=chosen,
-            words=tuple(dict.fromkeys(word for table in tables for word in table.words)),
-            clusters=clusters,
-        )
-        assert parts[0].lexicon is not None
-        lexicon = parts[0].lexicon
-    else:
-        scheme = detect(_all_tags(parts)) if lexicon.scheme else None
-        parts = [part.in_scheme(scheme).encoded(lexicon) for part in parts]
-    tokens = [token for part in parts for sentence in part.tokens for token in sentence]
-    train, valid, test = parts
-    return Loaded(
-        found.name,
-        found.description,
-        train,
-        valid,
-        test,
-        Preprocessor(np.zeros(0)),
-        raw.split_name,
-        lexicon.vectors(tables),
-        tuple(table.coverage(tokens) for table in tables),
-        digest(*raw.parts, *tables, *([clusters] if clusters else [])),
-    )
-
-
-def _all_tags(parts: Iterable[Sentences]) -> list[tuple[str, ...]]:
-    return [tags for part in parts for tags in part.tags or ()]
-
-
-def _features(found: Entry, data: Sentences, wanted: str | None) -> tuple[str, ...]:
-    """The features that a name or a list stands for."""
-    if wanted is None:
-        return next(iter(found.features.values()))
-    if wanted in found.features:
-        return found.features[wanted]
-    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
-    possible = ["case", "shape", *(_BROWN if found.clusters else ()), *data.columns, "characters"]
-    strange = [name for name in chosen if name not in possible]
-    if strange:
-        what = f"no feature {strange[0]!r} in {found.name!r}; choose {' or '.join(found.features)}"
-        raise DataError(f"{what}, or a list of {', '.join(possible)}")
-    return tuple(dict.fromkeys(chosen))
-
-
-def _read_clusters(found: Entry, data_dir: AnyPath | None) -> dict[str, str]:
-    assert found.clusters is not None
-    name, file = found.clusters
+def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
+    """Read the Brown clusters that go with a set of sentences."""
+    assert known.clusters is not None
+    name, file = known.clusters
     places = [folder / file for folder in _folders(entry(name), data_dir)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        what = f"{', '.join(_BROWN)} are made of Brown clusters, which come with {name!r}"
+        what = f"{', '.join(BROWN)} are made of Brown clusters, which come with {name!r}"
         advice = "put that set there, or choose other features"
         raise DataError(f"{what} and are in none of {', '.join(map(str, places))}; {advice}")
     return read_clusters(path)
 
 
-def _find_embeddings(found: Entry, data_dir: AnyPath | None) -> list[Path]:
-    """The files with vectors that suit a set, as far as they are there."""
+def find_embeddings(known: Entry, data_dir: AnyPath | None) -> list[Path]:
+    """Return the files with word vectors that suit a set, as far as they are there."""
     paths = []
-    for file in found.embeddings:
+    for file in known.embeddings:
         places = [root / "embeddings" / file for root in _roots(data_dir)]
         path = next((place for place in places if place.is_file()), None)
         if path is None:
             tried = ", ".join(map(str, places))
-            what = f"word vectors for {found.name!r} are in none of {tried}"
+            what = f"word vectors for {known.name!r} are in none of {tried}"
             advice = "the words they would cover are learned from scratch; pass others as embeddings="
             warnings.warn(f"{what}; {advice} (--embeddings)", stacklevel=4)
         else:
@@ -689,29 +419,24 @@ def _find_embeddings(found: Entry, data_dir: AnyPath | None) -> list[Path]:
     return paths
 
 
-def _refuse_resize(resize: tuple[int, int] | None, name: str) -> None:
-    if resize is not None:
-        raise DataError(f"{name!r} is no folder of images; resize= is for those")
-
-
 def _split(
-    found: Entry,
-    data: MultiLabelData | MaskData | Sentences,
+    known: Entry,
+    data: Examples,
+    own: Split | None,
     file: AnyPath | None,
     seed: int,
-    own: Split | None = None,
     own_name: str = "",
-) -> _Raw:
+) -> Raw:
     """Cut the data by the given file, else by its own split, else by stratification."""
     if file is not None:
         chosen, name = Split.read(file, len(data)), Path(file).name
     elif own is not None:
         chosen, name = own, own_name
-    elif isinstance(data, MultiLabelData):
-        chosen, name = stratified_split(data.y, seed=seed), f"stratified(seed={seed})"
     else:
-        chosen, name = stratified_split(np.zeros((len(data), 0)), seed=seed), f"random(seed={seed})"
-    return _Raw(found, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
+        by = np.zeros((len(data), 0)) if data.target is None else data.target.stratify_by()
+        kind = "stratified" if by.shape[1] else "random"
+        chosen, name = stratified_split(by, seed=seed), f"{kind}(seed={seed})"
+    return Raw(known, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
 
 
 def _joined(parts: list[MultiLabelData], paths: list[Path]) -> MultiLabelData:

@@ -1,23 +1,40 @@
-"""Sentences from column files, one file or three: for training, validation and test."""
+"""Sentences from files: column files with tags, one or three, and tables with a column of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
 
+from lossnet.data.errors import DataError
+from lossnet.data.examples import Examples
+from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, read_columns, stream_columns
+from lossnet.data.readers.table import LabelledTexts, read_texts, stream_texts
 from lossnet.data.readers.text import read_lines
-from lossnet.data.sentences import Sentences
+from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
+from lossnet.data.tables import LabelTable
 
-__all__ = ["find_parts", "read_sentences"]
+__all__ = [
+    "find_parts",
+    "is_table",
+    "read_labelled_texts",
+    "read_sentences",
+    "stream_labelled_texts",
+    "tokenise",
+]
 
 #: how the files of a folder may be called, before the first dot
 _PARTS = (("train",), ("valid", "val", "dev"), ("test",))
 _SUFFIXES = (".conll", ".iob", ".bio")
+_TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
+#: addresses, names and topics as tweets have them; words with what joins their parts; runs of one other sign
+_TOKEN = re.compile(r"https?://\S+|www\.\S+|[@#]\w+|\w+(?:[-'’.]\w+)*|(\S)\1*")
 
 
 def find_parts(path: str | PathLike[str]) -> list[Path]:
@@ -39,7 +56,7 @@ def find_parts(path: str | PathLike[str]) -> list[Path]:
 
 def read_sentences(
     paths: Sequence[str | PathLike[str]], columns: Sequence[str] | None = None
-) -> tuple[Sentences, Split | None]:
+) -> tuple[TaggedSentences, Split | None]:
     """Read column files as one set of sentences; three files also say which train, validate and test.
 
     ``columns`` are the columns' names, ``word`` and ``tag`` among them.  By default, the first column is the
@@ -60,7 +77,7 @@ def read_sentences(
     first = list(stream_columns(paths[0], len(columns), iter(lines)))  # the same columns in all sentences
     parts = [first, *(read_columns(path, len(columns)) for path in paths[1:])]
     named = {name: _column([row for part in parts for row in part], at) for at, name in enumerate(columns)}
-    data = Sentences(named.pop("word"), named.pop("tag"), named)
+    data = TaggedSentences(named.pop("word"), named.pop("tag"), named)
     if len(parts) == 1:
         return data, None
     ends = np.cumsum([len(part) for part in parts])
@@ -69,3 +86,48 @@ def read_sentences(
 
 def _column(sentences: list[list[Row]], at: int) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(row[at] for row in rows) for rows in sentences)
+
+
+def tokenise(text: str) -> tuple[str, ...]:
+    """Return the tokens of a text: words, numbers, runs of one sign; names and addresses as tweets have them.
+
+    >>> tokenise("@jo: it's 9.30 in Paris... #late")
+    ('@jo', ':', "it's", '9.30', 'in', 'Paris', '...', '#late')
+    """
+    return tuple(match.group() for match in _TOKEN.finditer(text))
+
+
+def is_table(path: str | PathLike[str]) -> bool:
+    """Whether a file is a table that may have a column of texts.
+
+    >>> is_table("films.csv"), is_table("news.conll")
+    (True, False)
+    """
+    return Path(path).suffix.lower() in _TABLES
+
+
+def read_labelled_texts(path: str | PathLike[str], column: str, labels: str | Sequence[str] | None) -> Examples:
+    """Read the texts in a table's column, cut into tokens, and the labels in its label columns."""
+    return _examples(read_texts(path, column, labels), column)
+
+
+def stream_labelled_texts(
+    path: str | PathLike[str], column: str | None, label_names: Sequence[str]
+) -> Iterator[Examples]:
+    """Yield the texts and labels of a table, some rows at a time, for a model of these labels."""
+    if column is None:
+        raise DataError("a table, but the model was not trained on a table's column of texts", path)
+    for part in stream_texts(path, column, label_names, ROWS):
+        labels = part.labels or LabelTable(sparse.csr_array((len(part.texts), 0)), ())
+        strange = sorted(set(labels.names) - set(label_names))
+        if strange:
+            raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
+        place = np.array([label_names.index(name) for name in labels.names], dtype=np.int64)
+        cells = labels.matrix.tocoo()
+        shape = (len(part.texts), len(label_names))
+        y = sparse.csr_array((cells.data, (cells.row, place[cells.col])), shape=shape)
+        yield _examples(LabelledTexts(part.texts, LabelTable(y, label_names)), column)
+
+
+def _examples(read: LabelledTexts, column: str) -> Examples:
+    return Examples(Sentences(tuple(map(tokenise, read.texts)), column=column), read.labels)

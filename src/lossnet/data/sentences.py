@@ -1,10 +1,10 @@
-"""Sentences in memory: tokens, their tags, and the numbers that networks see of them."""
+"""Sentences and their tags in memory, and the numbers that networks see of them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data.dataset import RESIDENT_LIMIT_BYTES, row_numbers
 from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
+from lossnet.data.examples import Examples, Rows, Source, Target, row_numbers
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
-from lossnet.spaces import Batch
+from lossnet.data.tables import joined
 
-__all__ = ["Lexicon", "ResidentSentences", "Sentences", "Vocabulary", "by_length", "encode_parts"]
+__all__ = ["Lexicon", "Sentences", "TagColumn", "TagSet", "TaggedSentences", "Vocabulary"]
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
@@ -86,34 +86,28 @@ class Lexicon:
     other names    that column of the sentences, such as ``pos``
     =============  ============================================================================
 
-    ``scheme`` is how the files marked spans, which are BIOES inside; None if tags mark no spans.
-
-    >>> lexicon = Lexicon.fit(Sentences((("EU", "and", "EU"),)), tags=("N", "C"), features=("case",))
+    >>> lexicon = Lexicon.fit(Sentences((("EU", "and", "EU"),)), features=("case",))
     >>> lexicon.rows(Sentences((("eu", "EU"),)))
     array([[1, 1],
            [2, 2]], dtype=int32)
     """
 
     words: Vocabulary
-    tags: tuple[str, ...]
     features: Mapping[str, Vocabulary] = field(default_factory=dict)
     characters: Vocabulary = Vocabulary()
     word_length: int = 0
     clusters: Mapping[str, str] = field(default_factory=dict)
-    scheme: str | None = None
 
     @classmethod
     def fit(
         cls,
         train: Sentences,
-        tags: Sequence[str],
         features: Sequence[str] = (),
         words: Sequence[str] = (),
         clusters: Mapping[str, str] | None = None,
-        scheme: str | None = None,
         word_length: int = 20,
     ) -> Lexicon:
-        """The lexicon of training sentences, with all given ``words``, such as those that have a vector.
+        """Return the lexicon of training sentences, with all given ``words``, such as those that have a vector.
 
         Training words are added where none of their spellings is among these.  The feature ``characters``
         asks for characters.
@@ -121,10 +115,10 @@ class Lexicon:
         known = Vocabulary(tuple(words))
         tokens = list(chain.from_iterable(train.tokens))
         added = Vocabulary.of(token for token in tokens if find_spelling(token, known) is None)
-        lexicon = cls(Vocabulary((*known.strings, *added.strings)), tuple(tags), {}, clusters=clusters or {})
+        lexicon = cls(Vocabulary((*known.strings, *added.strings)), clusters=clusters or {})
         named = [name for name in features if name != CHARACTERS]
         vocabularies = {name: Vocabulary.of(lexicon._values(train, name)) for name in named}
-        lexicon = replace(lexicon, features=vocabularies, scheme=scheme)
+        lexicon = replace(lexicon, features=vocabularies)
         if CHARACTERS not in features:
             return lexicon
         characters = Vocabulary.of(chain.from_iterable(tokens))
@@ -169,45 +163,30 @@ class Lexicon:
             parts.append(np.array(values, dtype=np.int32)[:, None])
         return np.concatenate([*parts, spelled[which]], axis=1)
 
-    def tag_numbers(self, tags: Texts) -> NDArray[np.int64]:
-        """The numbers of all tags in turn, ``(tokens,)``."""
-        numbers = {tag: number for number, tag in enumerate(self.tags)}
-        try:
-            return np.array([numbers[tag] for tag in chain.from_iterable(tags)], dtype=np.int64)
-        except KeyError as error:
-            known = ", ".join(self.tags)
-            raise DataError(f"the tag {error.args[0]!r} is none of those known: {known}") from None
-
     def state(self) -> dict[str, Any]:
         """The lexicon as JSON, for `from_state`."""
         return {
             "words": list(self.words.strings),
-            "tags": list(self.tags),
             "features": {name: list(vocabulary.strings) for name, vocabulary in self.features.items()},
             "characters": list(self.characters.strings),
             "word_length": self.word_length,
             "clusters": dict(self.clusters),
-            "scheme": self.scheme,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Lexicon:
         """The lexicon that `state` described; `DataError` if it did not."""
-        features, clusters, scheme = state["features"], state["clusters"], state["scheme"]
+        features, clusters = state["features"], state["clusters"]
         if not isinstance(features, dict) or not isinstance(clusters, dict):
             raise DataError("features and clusters must be objects")
         if not all(isinstance(bits, str) for bits in clusters.values()):
             raise DataError("clusters must be strings of bits")
-        if scheme is not None and scheme not in SCHEMES:
-            raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
         return cls(
             words=Vocabulary(stored_strings(state["words"], "words")),
-            tags=stored_strings(state["tags"], "tags", least=1),
             features={n: Vocabulary(stored_strings(strings, n)) for n, strings in features.items()},
             characters=Vocabulary(stored_strings(state["characters"], "characters")),
             word_length=stored_number(state["word_length"], "word_length", 0, _LONGEST_WORD),
             clusters=clusters,
-            scheme=scheme,
         )
 
     def _word(self, token: str) -> int:
@@ -238,198 +217,308 @@ class Lexicon:
 
 
 @dataclass(frozen=True, eq=False)
-class Sentences:
-    """The ``tokens`` of sentences, their ``tags`` if known, and further ``columns`` by name, all as strings.
+class Sentences(Source):
+    """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
-    With a ``lexicon``, sentences make batches: ``x`` ``(batch, length, width)`` of int64 as `Lexicon`
-    describes, 0 on padding; ``y`` ``(batch, length, tags)``, one-hot, zeros on padding or where tags are not
-    known; and ``mask`` ``(batch, length)``, 1 on tokens.
+    With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0 on
+    padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of the table they are from.
 
-    >>> read = Sentences((("I", "bet"), ("I",)), (("O", "V"), ("O",)))
-    >>> data = read.encoded(Lexicon.fit(read, tags=("O", "V")))
-    >>> batch = data.batch(np.array([1, 0]))
-    >>> batch.x.tolist(), batch.mask.tolist()
+    >>> read = Sentences((("I", "bet"), ("I",)))
+    >>> data = read.encoded(Lexicon.fit(read))
+    >>> data.batch(np.array([1, 0])).tolist(), data.mask(np.array([1, 0])).tolist()
     ([[[2], [0]], [[2], [1]]], [[1.0, 0.0], [1.0, 1.0]])
-    >>> batch.y.tolist()
-    [[[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
     """
 
     tokens: Texts
-    tags: Texts | None = None
     columns: Mapping[str, Texts] = field(default_factory=dict)
     lexicon: Lexicon | None = None
+    column: str | None = None
 
     def __post_init__(self) -> None:
         lengths = [len(sentence) for sentence in self.tokens]
         if 0 in lengths:
             raise DataError(f"sentence {lengths.index(0) + 1} has no tokens; leave it out")
-        tags = self.tokens if self.tags is None else self.tags
-        for name, column in {"tags": tags, **self.columns}.items():
-            found = [len(sentence) for sentence in column]
-            if found != lengths:
-                what = f"{name!r} has {len(found)} sentences with {sum(found)} tokens"
-                mine = f"{len(lengths)} sentences with {sum(lengths)} tokens"
-                raise DataError(f"{what}, for {mine}; give one of {name!r} per token")
+        for name, column in self.columns.items():
+            _check_lengths(name, column, self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def encoded(self, lexicon: Lexicon) -> Sentences:
-        """The same sentences with a lexicon, ready for batches."""
+        """Return the same sentences with a lexicon, ready for batches."""
         return replace(self, lexicon=lexicon)
 
-    def in_scheme(self, scheme: str | None) -> Sentences:
-        """The same sentences with tags in BIOES rather than in ``scheme``; as they are if that is None."""
-        if scheme is None or self.tags is None:
-            return self
-        return replace(self, tags=tuple(convert(tags, scheme, "BIOES") for tags in self.tags))
-
-    def take(self, indices: Any) -> Sentences:
-        """The sentences ``indices``, in that order."""
-        rows = row_numbers(indices, len(self)).tolist()
+    def take(self, rows: NDArray[np.int64]) -> Sentences:
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
-        tags = None if self.tags is None else _taken(self.tags, rows)
-        return replace(self, tokens=_taken(self.tokens, rows), tags=tags, columns=columns)
+        return replace(self, tokens=_taken(self.tokens, rows), columns=columns)
 
-    def batch(self, indices: NDArray[np.integer[Any]] | Tensor) -> Batch:
-        """The sentences ``indices``, padded to the longest of them."""
-        rows = row_numbers(indices, len(self))
-        lengths = self._lengths[rows]
-        place = np.arange(lengths.max(initial=0))
-        where = np.where(place < lengths[:, None], self._starts[rows, None] + place, -1)
-        numbers, tags, one_hot = self._flat
-        at = torch.from_numpy(where)
-        return Batch(numbers[at].long(), one_hot[tags[at]], (at >= 0).to(torch.float32))
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some sentences, padded to the longest of them."""
+        return self._numbers[torch.from_numpy(self._layout.places(indices))].long()
 
-    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
-        """Row numbers in another order, by which batches have sentences of like length: see `by_length`."""
-        return by_length(order, torch.from_numpy(self._lengths), batch_size)
+    def mask(self, indices: Rows) -> Tensor:
+        return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
 
-    def resident(
-        self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES
-    ) -> ResidentSentences | Sentences:
-        """The same sentences on ``device``.
+    @property
+    def lengths(self) -> Tensor:
+        return torch.from_numpy(self._layout.lengths)
 
-        Data that would take more than ``limit_bytes`` stays where it is, and each batch is moved instead.
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield self._layout.lengths
+        for name, column in {"tokens": self.tokens, **self.columns}.items():
+            yield from (name, joined(list(chain.from_iterable(column))))
 
-        >>> read = Sentences((("I", "bet"), ("I",)))
-        >>> data = read.encoded(Lexicon.fit(read, tags=("O", "V")))
-        >>> data.resident("cpu").batch(torch.tensor([1])).mask
-        tensor([[1., 0., 0., 0., 0., 0., 0., 0.]])
-        """
-        numbers, tags, one_hot = self._flat
-        longest = _rounded(int(self._lengths.max(initial=0)))
-        if 4 * len(self) * longest * (numbers.shape[1] + 1) > limit_bytes:
+    def on(self, device: torch.device | str) -> Source:
+        if torch.device(device).type == "cpu":
             return self
-        place = np.arange(longest)
-        where = np.where(place < self._lengths[:, None], self._starts[:, None] + place, -1)
-        at = torch.from_numpy(where)
-        lengths = torch.from_numpy(self._lengths)
-        return ResidentSentences(numbers[at].to(device), tags[at].to(device), one_hot.to(device), lengths)
+        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * self._layout.longest * self._numbers.shape[1]
 
     @cached_property
-    def _lengths(self) -> NDArray[np.int64]:
-        return np.array([len(sentence) for sentence in self.tokens], dtype=np.int64)
+    def _layout(self) -> _Layout:
+        return _Layout.of(self.tokens)
 
     @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        """Where each sentence begins among all tokens in turn."""
-        return np.cumsum(self._lengths) - self._lengths
-
-    @cached_property
-    def _flat(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers and tags of all tokens in turn, then one row of padding; and the tags' vectors."""
+    def _numbers(self) -> Tensor:
+        """Numbers of all tokens in turn, then one row of padding."""
         if self.lexicon is None:
             raise DataError("sentences need a lexicon for batches; call encoded")
-        rows = np.pad(self.lexicon.rows(self), ((0, 1), (0, 0)))
-        none = len(self.lexicon.tags)  # the number of what has no tag
-        if self.tags is None:
-            tags = np.full(len(rows), none)
-        else:
-            tags = np.pad(self.lexicon.tag_numbers(self.tags), (0, 1), constant_values=none)
-        one_hot = torch.eye(none + 1)[:, :none].contiguous()
-        return torch.from_numpy(rows), torch.from_numpy(tags.astype(np.int32)), one_hot
+        return torch.from_numpy(np.pad(self.lexicon.rows(self), ((0, 1), (0, 0))))
 
 
-def encode_parts(
-    parts: Sequence[Sentences],
-    features: Sequence[str],
-    words: Sequence[str] = (),
-    clusters: Mapping[str, str] | None = None,
-) -> list[Sentences]:
-    """Tagged sentences with one lexicon, fitted on the first part; tags that mark spans become BIOES.
+@dataclass(frozen=True)
+class TagSet:
+    """The names of tags and how they mark spans in files: a scheme of `SCHEMES`, BIOES inside; or None.
 
-    >>> train, valid = (Sentences((("Ann", "Lee", "ran"),), (("I-PER", "I-PER", "O"),)) for _ in range(2))
-    >>> encode_parts([train, valid], features=("case",))[1].tags
-    (('B-PER', 'E-PER', 'O'),)
+    >>> TagSet.fit([(("I-PER", "I-PER", "O"),)]).names
+    ('O', 'B-PER', 'I-PER', 'E-PER', 'S-PER')
     """
-    scheme = detect([tags for part in parts for tags in part.tags or ()])
-    parts = [part.in_scheme(scheme) for part in parts]
-    lexicon = Lexicon.fit(parts[0], _tag_names(parts, scheme), features, words, clusters, scheme)
-    return [part.encoded(lexicon) for part in parts]
 
+    names: tuple[str, ...]
+    scheme: str | None = None
 
-def _tag_names(parts: Iterable[Sentences], scheme: str | None) -> list[str]:
-    """The tags that occur, or all that BIOES has for the kinds of spans that occur."""
-    used = sorted({tag for part in parts for tags in part.tags or () for tag in tags})
-    if scheme is None:
-        return used
-    kinds = sorted({tag.partition("-")[2] for tag in used if tag != "O"})
-    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")]
+    @classmethod
+    def fit(cls, parts: Iterable[Texts]) -> TagSet:
+        """Return the tags that occur, or all that BIOES has for the kinds of spans that occur."""
+        sentences = [tags for part in parts for tags in part]
+        scheme = detect(sentences)
+        if scheme is None:
+            return cls(tuple(sorted({tag for tags in sentences for tag in tags})))
+        spans = {tag for tags in sentences for tag in convert(tags, scheme, "BIOES") if tag != "O"}
+        kinds = sorted({tag.partition("-")[2] for tag in spans})
+        return cls(("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")), scheme)
+
+    def numbers(self, tags: Texts) -> NDArray[np.int64]:
+        """Return the numbers of all tags in turn, ``(tokens,)``."""
+        numbers = {tag: number for number, tag in enumerate(self.names)}
+        try:
+            return np.array([numbers[tag] for tag in chain.from_iterable(tags)], dtype=np.int64)
+        except KeyError as error:
+            known = ", ".join(self.names)
+            raise DataError(f"the tag {error.args[0]!r} is none of those known: {known}") from None
+
+    def state(self) -> dict[str, Any]:
+        """Return the set as JSON, for `from_state`."""
+        return {"tags": list(self.names), "scheme": self.scheme}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TagSet:
+        """Return the set that `state` described; `DataError` if it did not."""
+        scheme = state["scheme"]
+        if scheme is not None and scheme not in SCHEMES:
+            raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
+        return cls(stored_strings(state["tags"], "tags", least=1), scheme)
 
 
 @dataclass(frozen=True, eq=False)
-class ResidentSentences:
-    """Sentences that live on a device.
+class TagColumn(Target):
+    """The ``tags`` of sentences' tokens, as strings.
 
-    ``numbers`` are ``(n, length, width)``, ``tags`` ``(n, length)`` and ``one_hot`` ``(tags + 1, tags)`` with
-    zeros for what has no tag.  The ``lengths`` ``(n,)`` stay on the host, which then need not ask the device
-    how long a batch is.
+    With a ``tag_set``, they make batches ``(batch, length, tags)``, one-hot, zeros on padding.
+
+    >>> column = TagColumn((("O", "V"), ("O",)))
+    >>> column.encoded(TagSet.fit([column.tags])).batch(np.array([1, 0])).tolist()
+    [[[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
     """
 
-    numbers: Tensor
-    tags: Tensor
-    one_hot: Tensor
-    lengths: Tensor
+    tags: Texts
+    tag_set: TagSet | None = None
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    def in_scheme(self, scheme: str | None) -> TagColumn:
+        """Return the same tags in BIOES rather than in ``scheme``; as they are if that is None."""
+        if scheme is None:
+            return self
+        return replace(self, tags=tuple(convert(tags, scheme, "BIOES") for tags in self.tags))
+
+    def encoded(self, tag_set: TagSet) -> TagColumn:
+        """Return the same tags with their numbers, ready for batches."""
+        return replace(self, tag_set=tag_set)
+
+    def take(self, rows: NDArray[np.int64]) -> TagColumn:
+        return replace(self, tags=_taken(self.tags, rows))
+
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some sentences' tags, padded to the longest of them."""
+        numbers, one_hot = self._numbers
+        return one_hot[numbers[torch.from_numpy(self._layout.places(indices))]]
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield from (self._layout.lengths, joined(list(chain.from_iterable(self.tags))))
+
+    def on(self, device: torch.device | str) -> Target:
+        if torch.device(device).type == "cpu":
+            return self
+        numbers, one_hot = self._numbers
+        lengths = torch.from_numpy(self._layout.lengths)
+        return _ResidentTags(numbers[self._layout.all_places()].to(device), lengths, one_hot.to(device))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * self._layout.longest
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        return _Layout.of(self.tags)
+
+    @cached_property
+    def _numbers(self) -> tuple[Tensor, Tensor]:
+        """Numbers of all tags in turn, then one of padding; and the tags' vectors."""
+        if self.tag_set is None:
+            raise DataError("tags need their numbers for batches; call encoded")
+        none = len(self.tag_set.names)  # the number of what has no tag
+        numbers = np.pad(self.tag_set.numbers(self.tags), (0, 1), constant_values=none)
+        return torch.from_numpy(numbers.astype(np.int32)), torch.eye(none + 1)[:, :none].contiguous()
+
+
+class TaggedSentences(Examples):
+    """Sentences with a tag for every token: `Examples` of `Sentences` and a `TagColumn`.
+
+    >>> data = TaggedSentences((("I", "bet"), ("I",)), (("O", "V"), ("O",)))
+    >>> len(data), data.tokens[1], data.tags[1]
+    (2, ('I',), ('O',))
+    """
+
+    source: Sentences
+    target: TagColumn
+
+    def __init__(self, tokens: Texts, tags: Texts, columns: Mapping[str, Texts] | None = None) -> None:
+        _check_lengths("tags", tags, tokens)
+        super().__init__(Sentences(tokens, columns or {}), TagColumn(tags))
+
+    @property
+    def tokens(self) -> Texts:
+        """The tokens of each sentence."""
+        return self.source.tokens
+
+    @property
+    def tags(self) -> Texts:
+        """The tags of each sentence's tokens."""
+        return self.target.tags
+
+    @property
+    def columns(self) -> Mapping[str, Texts]:
+        """Further columns by name."""
+        return self.source.columns
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where each sentence lies among all tokens in turn."""
+
+    lengths: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Texts) -> _Layout:
+        lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
+        return cls(lengths, np.cumsum(lengths) - lengths)
+
+    @property
+    def longest(self) -> int:
+        return _rounded(int(self.lengths.max(initial=0)))
+
+    def places(self, indices: Rows) -> NDArray[np.int64]:
+        """Places of some sentences' tokens ``(b, longest)``, −1 on padding."""
+        rows = row_numbers(indices, len(self.lengths))
+        return self._padded(rows, int(self.lengths[rows].max(initial=0)))
+
+    def all_places(self) -> Tensor:
+        """Those of all sentences, of a length that is rounded up."""
+        return torch.from_numpy(self._padded(np.arange(len(self.lengths)), self.longest))
+
+    def _padded(self, rows: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+        place = np.arange(longest)
+        return np.where(place < self.lengths[rows, None], self.starts[rows, None] + place, -1)
+
+
+class _ResidentTokens(Source):
+    """Sentences ``(n, length, width)`` that live on a device.
+
+    The ``lengths`` ``(n,)`` stay on the host, which then need not ask the device how long a batch is; batches
+    are padded to the longest sentence, rounded up, so that they have few different shapes.
+    """
+
+    def __init__(self, numbers: Tensor, lengths: Tensor) -> None:
+        self.numbers, self._lengths = numbers, lengths
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
-        """As `Sentences.arranged`."""
-        return by_length(order, self.lengths, batch_size)
+    def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
+        chosen = torch.from_numpy(rows)
+        return _ResidentTokens(self.numbers[chosen.to(self.numbers.device)], self._lengths[chosen])
 
-    def batch(self, indices: Tensor) -> Batch:
-        """The sentences ``indices``, padded to the longest of them, rounded up: of few different shapes."""
-        longest = _rounded(int(self.lengths[indices.cpu()].max())) if len(indices) else 0
-        rows = indices.to(self.numbers.device, non_blocking=True)
-        x = self.numbers[:, :longest].index_select(0, rows).long()
-        y = self.one_hot[self.tags[:, :longest].index_select(0, rows).long()]
-        return Batch(x, y, (x[..., 0] != 0).to(torch.float32))
+    def batch(self, indices: Rows) -> Tensor:
+        return _rows_on_device(self.numbers, indices, self._lengths).long()
+
+    def mask(self, indices: Rows) -> Tensor:
+        return (self.batch(indices)[..., 0] != 0).to(torch.float32)
+
+    @property
+    def lengths(self) -> Tensor:
+        return self._lengths
+
+
+class _ResidentTags(Target):
+    """Tags ``(n, length)`` that live on a device, and a vector for each, zeros for what has no tag."""
+
+    def __init__(self, numbers: Tensor, lengths: Tensor, one_hot: Tensor) -> None:
+        self.numbers, self._lengths, self.one_hot = numbers, lengths, one_hot
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: NDArray[np.int64]) -> _ResidentTags:
+        chosen = torch.from_numpy(rows)
+        numbers = self.numbers[chosen.to(self.numbers.device)]
+        return _ResidentTags(numbers, self._lengths[chosen], self.one_hot)
+
+    def batch(self, indices: Rows) -> Tensor:
+        return self.one_hot[_rows_on_device(self.numbers, indices, self._lengths).long()]
+
+
+def _rows_on_device(values: Tensor, indices: Rows, lengths: Tensor) -> Tensor:
+    rows = torch.as_tensor(indices)
+    longest = _rounded(int(lengths[rows.cpu()].max())) if len(rows) else 0
+    return values[:, :longest].index_select(0, rows.to(values.device, non_blocking=True))
+
+
+def _check_lengths(name: str, column: Texts, tokens: Texts) -> None:
+    lengths, wanted = [len(sentence) for sentence in column], [len(sentence) for sentence in tokens]
+    if lengths != wanted:
+        what = f"{name!r} has {len(lengths)} sentences with {sum(lengths)} tokens"
+        mine = f"{len(wanted)} sentences with {sum(wanted)} tokens"
+        raise DataError(f"{what}, for {mine}; give one of {name!r} per token")
 
 
 def _rounded(length: int, to: int = 8) -> int:
     return -(-length // to) * to
-
-
-def by_length(order: Tensor, lengths: Tensor, batch_size: int, pool: int = 16) -> Tensor:
-    """Row numbers ``(n,)`` in another order: batches cut from it have sentences of like length.
-
-    Sentences are sorted within ``pool`` batches' worth of the order, and full batches then take each other's
-    places, so that chance decides as before which sentences meet and which batch comes when.
-
-    >>> by_length(torch.tensor([3, 0, 2, 1]), torch.tensor([5, 1, 9, 2]), batch_size=2)
-    tensor([0, 2, 1, 3])
-    """
-    sorted_pools = [rows[lengths[rows].argsort(stable=True)] for rows in order.split(pool * batch_size)]
-    batches = torch.cat(sorted_pools).split(batch_size)
-    full = [rows for rows in batches if len(rows) == batch_size]
-    rest = batches[len(full) :]
-    if not full:
-        return torch.cat(rest)
-    # A permutation that the order itself decides: by the first row of what was cut from it.
-    turns = torch.stack([rows[0] for rows in order.split(batch_size)[: len(full)]]).argsort()
-    return torch.cat([*(full[turn] for turn in turns), *rest])
 
 
 def _case(token: str) -> str:
@@ -457,5 +546,5 @@ def _first_bits(clusters: Mapping[str, str], bits: int) -> Callable[[str], str]:
     return make
 
 
-def _taken(texts: Texts, rows: list[int]) -> Texts:
-    return tuple(texts[row] for row in rows)
+def _taken(texts: Texts, rows: NDArray[np.int64]) -> Texts:
+    return tuple(texts[row] for row in rows.tolist())

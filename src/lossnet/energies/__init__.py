@@ -9,6 +9,7 @@ from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction
 from lossnet.energies.local import Local
+from lossnet.energies.scorer import Scorer
 from lossnet.energies.tag_lm import TagLM
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ImageEnergy",
     "LabelInteraction",
     "Local",
+    "Scorer",
     "Sum",
     "TagLM",
     "Term",

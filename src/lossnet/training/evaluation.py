@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet.data.examples import Dataset, arranged
 from lossnet.methods.base import Predict
-from lossnet.spaces import Batch
 
-__all__ = ["Arranged", "Dataset", "Views", "are_sets", "arranged", "predict"]
-
-
-class Dataset(Protocol):
-    """Anything with a length that assembles batches from row numbers."""
-
-    def __len__(self) -> int:
-        """Number of instances."""
-
-    def batch(self, indices: Tensor) -> Batch:
-        """The instances at these rows."""
-
-
-@runtime_checkable
-class Arranged(Protocol):
-    """A data set whose batches are cheaper in another order."""
-
-    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
-        """Row numbers ``(n,)``, arranged so that the instances of a batch go well together."""
-
-
-def arranged(data: Dataset, order: Tensor, batch_size: int) -> Tensor:
-    """Row numbers ``(n,)`` as the data set would have them, or as they are."""
-    return data.arranged(order, batch_size) if isinstance(data, Arranged) else order
+__all__ = ["Dataset", "Views", "are_sets", "arranged", "predict"]
 
 
 class Views(Protocol):

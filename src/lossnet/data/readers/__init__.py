@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.dataset import MultiLabelData
+from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.arff import read_arff, stream_arff
 from lossnet.data.readers.arff_syntax import parse_header, stream_header

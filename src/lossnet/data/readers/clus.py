@@ -8,7 +8,7 @@ from os import PathLike
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.dataset import MultiLabelData
+from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.arff import Layout
 from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike, fspath
 
-from lossnet.data.dataset import MultiLabelData
+from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, build, chunks, read_lines
 from lossnet.data.readers.xc import Collector, check_columns

@@ -6,16 +6,16 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import tee
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.dataset import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import (
     LABEL_WORDS,
@@ -29,14 +29,29 @@ from lossnet.data.readers.text import (
     select_names,
     stream_lines,
 )
+from lossnet.data.tables import LabelTable, MultiLabelData
 
-__all__ = ["assemble_like", "read_csv", "read_parquet", "stream_csv", "stream_parquet"]
+__all__ = [
+    "LabelledTexts",
+    "assemble_like",
+    "read_csv",
+    "read_parquet",
+    "read_texts",
+    "stream_csv",
+    "stream_parquet",
+    "stream_texts",
+]
 
 #: what people write for a missing number
 _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 #: A column of more different texts, fewer than two rows for each, tells rows apart and nothing else.
 _MOST_TEXTS = 50
+
+Columns = Mapping[str, Sequence[Any]]
+Made = TypeVar("Made")
+#: makes something of a table's columns, whose rows begin at these lines
+Assemble = Callable[[Columns, Sequence[int]], Made]
 
 
 def read_csv(
@@ -76,18 +91,21 @@ def read_csv(
     text = read_text(path, encoding)
     delimiter = delimiter or _delimiter(path, text.split("\n"))
     lines = io.StringIO(text, newline="")
-    (data,) = _csv_parts(path, lines, delimiter, _Wanted(labels, categories, drop, like), None)
+    wanted = _Wanted(labels, categories, drop, like)
+    (data,) = _csv_parts(path, lines, delimiter, partial(_assemble, path, wanted), None)
     return data
 
 
 def stream_csv(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_csv` reads of the columns that a model wants, ``rows`` at a time."""
-    path = fspath(path)
+    """Yield what `read_csv` reads of the columns that a model wants, ``rows`` at a time."""
+    return _stream_csv(fspath(path), partial(_assemble, fspath(path), _Wanted(None, (), (), like)), rows)
+
+
+def _stream_csv(path: str, assemble: Assemble[Made], rows: int | None) -> Iterator[Made]:
     lines, looked_at = tee(stream_lines(path))  # once: it may be a pipe
     delimiter = _delimiter(path, looked_at)
     del looked_at  # or it would keep all lines
-    text = (f"{line}\n" for line in lines)
-    return _csv_parts(path, text, delimiter, _Wanted(None, (), (), like), rows)
+    return _csv_parts(path, (f"{line}\n" for line in lines), delimiter, assemble, rows)
 
 
 def _delimiter(path: str, lines: Iterable[str]) -> str:
@@ -99,13 +117,13 @@ def _delimiter(path: str, lines: Iterable[str]) -> str:
 
 
 def _csv_parts(
-    path: str, text: Iterable[str], delimiter: str, wanted: _Wanted, size: int | None
-) -> Iterator[MultiLabelData]:
+    path: str, text: Iterable[str], delimiter: str, assemble: Assemble[Made], size: int | None
+) -> Iterator[Made]:
     records = _csv_records(path, text, delimiter)
     _, names = next(records)
     for chunk in chunks(records, size):
         lines, rows = zip(*chunk, strict=True)
-        yield _assemble(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, wanted)
+        yield assemble(dict(zip(names, zip(*rows, strict=True), strict=True)), lines)
 
 
 def read_parquet(
@@ -120,22 +138,72 @@ def read_parquet(
 
     Needs the ``[parquet]`` extra.  Errors give the row, from 1, in place of the line.
     """
-    (data,) = _parquet_parts(fspath(path), _Wanted(labels, categories, drop, like), None)
+    wanted = _Wanted(labels, categories, drop, like)
+    (data,) = _parquet_parts(fspath(path), partial(_assemble, fspath(path), wanted), None)
     return data
 
 
 def stream_parquet(path: str | PathLike[str], like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_parquet` reads, ``rows`` at a time."""
-    return _parquet_parts(fspath(path), _Wanted(None, (), (), like), rows)
+    """Yield what `read_parquet` reads, ``rows`` at a time."""
+    wanted = _Wanted(None, (), (), like)
+    return _parquet_parts(fspath(path), partial(_assemble, fspath(path), wanted), rows)
 
 
-def _parquet_parts(path: str, wanted: _Wanted, size: int | None) -> Iterator[MultiLabelData]:
+class LabelledTexts(NamedTuple):
+    """A table's column of texts and, where it has label columns, its labels."""
+
+    texts: list[str]
+    labels: LabelTable | None
+
+
+def read_texts(path: str | PathLike[str], column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
+    """Read a column of texts and the label columns of a CSV, TSV or Parquet table; other columns are left out.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "films.csv")
+    ...     _ = path.write_text("plot,is_fun,is_sad\\nA dog flies.,1,0\\nA cat leaves.,0,1\\n")
+    ...     read_texts(path, "plot", labels="is_*").texts
+    ['A dog flies.', 'A cat leaves.']
+    """
+    (read,) = _text_parts(fspath(path), column, _Wanted(labels, (), (), None), None)
+    return read
+
+
+def stream_texts(
+    path: str | PathLike[str], column: str, label_names: Sequence[str], rows: int
+) -> Iterator[LabelledTexts]:
+    """Yield what `read_texts` reads, ``rows`` at a time, for a model of these labels."""
+    like = Like((), tuple(label_names))
+    yield from _text_parts(fspath(path), column, _Wanted(None, (), (), like), rows)
+
+
+def _text_parts(path: str, column: str, wanted: _Wanted, size: int | None) -> Iterator[LabelledTexts]:
+    def assemble(columns: Columns, lines: Sequence[int]) -> LabelledTexts:
+        if column not in columns:
+            some = ", ".join(map(repr, list(columns)[:8]))
+            raise DataError(f"there is no column {column!r} of texts; there are {some}", path, 1)
+        empty = next((row for row, cell in enumerate(columns[column]) if not str(cell or "").strip()), None)
+        if empty is not None:
+            raise DataError(f"the text in {column!r} is empty; write one, or drop the row", path, lines[empty])
+        others = {name: cells for name, cells in columns.items() if name != column}
+        names, y = _label_matrix(path, wanted, others, lines)
+        labels = LabelTable(y, names) if names else None
+        return LabelledTexts([str(cell) for cell in columns[column]], labels)
+
+    if path.lower().endswith((".parquet", ".pq")):
+        return _parquet_parts(path, assemble, size)
+    return _stream_csv(path, assemble, size)
+
+
+def _parquet_parts(path: str, assemble: Assemble[Made], size: int | None) -> Iterator[Made]:
     row = 0
     for table in _arrow_tables(path, size):
         names = table.column_names
         _check_columns(path, names, 1)
         columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
-        yield _assemble(path, columns, range(row + 1, row + table.num_rows + 1), wanted)
+        yield assemble(columns, range(row + 1, row + table.num_rows + 1))
         row += table.num_rows
     if not row:
         raise DataError("the table has no rows", path, 1)
@@ -245,14 +313,12 @@ def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabe
     """Rows that are given by the names of their columns; None is a missing value."""
     rows = len(next(iter(columns.values()), ()))
     try:
-        return _assemble("", dict(columns), range(1, rows + 1), _Wanted(None, (), (), like))
+        return _assemble("", _Wanted(None, (), (), like), columns, range(1, rows + 1))
     except DataError as error:
         raise DataError(f"row {error.line}: {error.message}") from None
 
 
-def _assemble(
-    path: str, columns: dict[str, Sequence[Any]], lines: Sequence[int], wanted: _Wanted
-) -> MultiLabelData:
+def _assemble(path: str, wanted: _Wanted, columns: Columns, lines: Sequence[int]) -> MultiLabelData:
     names = list(columns)
     chosen = _label_columns(path, columns, wanted)
     for name in (*wanted.drop, *wanted.categories):
@@ -272,8 +338,8 @@ def _assemble(
         if seen is not None or name in wanted.categories or column.is_text():
             if like is not None and seen is None:
                 raise DataError(f"{name!r} is text; it had numbers in training", path, lines[0])
-            if like is None and name not in wanted.categories and column.is_free_text():
-                what = f"{name!r} is left out: its texts hardly come twice, so that they tell nothing"
+            if like is None and name not in wanted.categories and column.free_text():
+                what = f"{name!r} is left out: {column.free_text()}"
                 warnings.warn(f"{path}: {what}", stacklevel=2)
                 continue
             values, block = column.one_hot(seen)
@@ -287,14 +353,22 @@ def _assemble(
         blocks.append(block)
     empty = np.empty((len(lines), 0), dtype=np.float32)
     x = np.concatenate([empty, *blocks], axis=1)
-    label_names = list(chosen)
-    if len(chosen) == 1 and chosen[label_names[0]]:
-        label_names, y = _listed(columns[label_names[0]])
-    else:
-        y = np.zeros((len(lines), len(label_names)), dtype=np.uint8)
-        for position, name in enumerate(label_names):
-            y[:, position] = _Column(path, name, columns[name], lines).label()
+    label_names, y = _label_matrix(path, wanted, columns, lines)
     return build(path, x, sparse.csr_array(y), feature_names, label_names, 1)
+
+
+def _label_matrix(
+    path: str, wanted: _Wanted, columns: Columns, lines: Sequence[int]
+) -> tuple[list[str], NDArray[np.uint8]]:
+    """The labels' names, and who has them, ``(rows, labels)``."""
+    chosen = _label_columns(path, columns, wanted)
+    names = list(chosen)
+    if len(chosen) == 1 and chosen[names[0]]:
+        return _listed(columns[names[0]])
+    y = np.zeros((len(lines), len(names)), dtype=np.uint8)
+    for position, name in enumerate(names):
+        y[:, position] = _Column(path, name, columns[name], lines).label()
+    return names, y
 
 
 def _label_columns(path: str, columns: Mapping[str, Sequence[Any]], wanted: _Wanted) -> dict[str, bool]:
@@ -374,10 +448,12 @@ class _Column:
             raise self._error(first, f"{what}; {advice}")
         return True
 
-    def is_free_text(self) -> bool:
-        """Whether hardly any two rows have the same text."""
+    def free_text(self) -> str:
+        """Say why its texts are no categories: hardly any two rows have the same; empty if they are."""
         texts = [cell for cell in self._cells if _present(cell)]
-        return len(set(texts)) > _MOST_TEXTS and 2 * len(set(texts)) > len(texts)
+        different = len(set(texts))
+        is_free = different > _MOST_TEXTS and 2 * different > len(texts)
+        return f"free text; {different} of {len(texts)} values are unique" if is_free else ""
 
     def counts_rows(self) -> bool:
         """Whether it goes up by one in each of many rows."""

@@ -1,0 +1,271 @@
+"""Data in memory: the inputs of instances beside their outputs, of any kinds.
+
+A `Source` holds inputs, a `Target` holds outputs, and `Examples` pairs them and makes batches.  Neither knows
+the other, so that any inputs go with any outputs.
+
+===================  =========================================  ==========================================
+inputs               `FeatureTable`, `Sentences`, `Pictures`    ``lossnet.inputs`` has a kind for each
+outputs              `LabelTable`, `TagColumn`, `MaskStack`     ``lossnet.outputs`` has a kind for each
+===================  =========================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet.data.errors import DataError
+from lossnet.spaces import Batch
+
+__all__ = [
+    "Arranged",
+    "Column",
+    "Dataset",
+    "Examples",
+    "Resident",
+    "Source",
+    "Target",
+    "Weighted",
+    "arranged",
+    "by_length",
+    "row_numbers",
+]
+
+#: dense tensors up to this size may live on a device for the whole run
+RESIDENT_LIMIT_BYTES = 4 << 30
+#: row numbers, as an array or a tensor
+Rows = NDArray[np.integer[Any]] | Tensor
+
+
+class Dataset(Protocol):
+    """Anything with a length that assembles batches from row numbers."""
+
+    def __len__(self) -> int:
+        """Return the number of instances."""
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Return the instances at these rows."""
+
+
+@runtime_checkable
+class Arranged(Protocol):
+    """A data set whose batches are cheaper in another order."""
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """Return row numbers ``(n,)`` reordered so that the instances of a batch go well together."""
+
+
+def arranged(data: Dataset, order: Tensor, batch_size: int) -> Tensor:
+    """Return row numbers ``(n,)`` as the data set would have them, or as they are."""
+    return data.arranged(order, batch_size) if isinstance(data, Arranged) else order
+
+
+class Column(ABC):
+    """One side of a data set: the inputs, or the outputs, of some instances."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of instances."""
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """Return the rows given, in that order."""
+
+    @abstractmethod
+    def batch(self, indices: Rows) -> Any:
+        """Return some rows as a tensor, or a tree of tensors, with a leading batch axis."""
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        """Yield arrays and strings that together say all there is, for a content hash."""
+        raise DataError(f"{type(self).__name__} has no content hash; define `pieces` to resume and compare runs")
+
+    def on(self, device: torch.device | str) -> Column:
+        """Return the same rows as training on a device reads them fastest."""
+        return self
+
+    @property
+    def dense_bytes(self) -> int:
+        """Memory that all rows take as dense tensors."""
+        return 0
+
+
+class Source(Column):
+    """The inputs of some instances."""
+
+    def mask(self, indices: Rows) -> Tensor | None:
+        """Return 1 for real units and 0 for padding, ``(batch, *units)``; None where nothing is padded."""
+        return None
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """Number of units of each instance ``(n,)``, where they differ."""
+        return None
+
+
+class Target(Column):
+    """The outputs of some instances."""
+
+    def stratify_by(self) -> Any:
+        """Return a matrix ``(n, labels)`` whose columns a split should share out evenly."""
+        return np.zeros((len(self), 0))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of any instance, so that a metric would be undefined."""
+        return False
+
+
+class Examples:
+    """Inputs of instances and, where they are known, their outputs.
+
+    Args:
+        source: the inputs.
+        target: the outputs; None for inputs without labels.
+
+    >>> from lossnet.data import FeatureTable, LabelTable
+    >>> examples = Examples(FeatureTable([[0.5], [2.0]]), LabelTable([[1, 0], [0, 1]]))
+    >>> examples.batch(torch.tensor([1])).y
+    tensor([[0., 1.]])
+    >>> Examples(FeatureTable([[0.5], [2.0]])).batch(torch.tensor([1])).y is None
+    True
+    """
+
+    def __init__(self, source: Source, target: Target | None = None) -> None:
+        if target is not None and len(source) != len(target):
+            what = f"there are {len(source)} inputs but {len(target)} outputs"
+            raise DataError(f"{what}; give one output for each input")
+        self.source = source
+        self.target = target
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def replace(self, source: Source | None = None, target: Target | None = None) -> Self:
+        """Return the same instances with another source or target."""
+        new = object.__new__(type(self))
+        Examples.__init__(new, source or self.source, target or self.target)
+        return new
+
+    def take(self, indices: Any) -> Self:
+        """Return the rows ``indices``, in that order."""
+        rows = row_numbers(indices, len(self))
+        new = object.__new__(type(self))
+        Examples.__init__(new, self.source.take(rows), None if self.target is None else self.target.take(rows))
+        return new
+
+    def batch(self, indices: Rows) -> Batch:
+        """Return the rows ``indices`` as a batch."""
+        y = None if self.target is None else self.target.batch(indices)
+        return Batch(self.source.batch(indices), y, self.source.mask(indices))
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """Return row numbers in an order by which batches have instances of like length: `by_length`."""
+        lengths = self.source.lengths
+        return order if lengths is None else by_length(order, lengths, batch_size)
+
+    def on(self, device: torch.device | str, limit_bytes: int = RESIDENT_LIMIT_BYTES) -> Examples:
+        """Return the same rows as training on ``device`` reads them fastest.
+
+        On a GPU their tensors live there for the whole run, unless that takes more than ``limit_bytes``:
+        then they stay where they are, and each batch is moved.
+
+        >>> from lossnet.data import MultiLabelData
+        >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+        >>> type(data.on("meta").source).__name__, type(data.on("meta", limit_bytes=1).source).__name__
+        ('Resident', 'FeatureTable')
+        """
+        columns = [column for column in (self.source, self.target) if column is not None]
+        if torch.device(device).type != "cpu" and sum(one.dense_bytes for one in columns) > limit_bytes:
+            return self
+        target = None if self.target is None else self.target.on(device)
+        return Examples(self.source.on(device), target)  # type: ignore[arg-type]
+
+
+class Resident(Source, Target):
+    """A tensor with one row per instance that lives on a device.
+
+    >>> Resident(torch.eye(2)).batch(torch.tensor([0]))
+    tensor([[1., 0.]])
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: NDArray[np.int64]) -> Resident:
+        return Resident(self.batch(rows))
+
+    def batch(self, indices: Rows) -> Tensor:
+        rows = torch.as_tensor(indices).to(self.values.device, non_blocking=True)
+        return self.values.index_select(0, rows)
+
+
+class Weighted:
+    """Any data set with the weights ``(n,)`` of its instances in losses; they should average 1.
+
+    >>> from lossnet.data import MultiLabelData
+    >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+    >>> Weighted(data, torch.tensor([0.5, 1.5])).batch(torch.tensor([1])).weight
+    tensor([1.5000])
+    """
+
+    def __init__(self, data: Dataset, weights: Tensor) -> None:
+        self.data, self.weights = data, weights
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """Return row numbers as the data set would have them."""
+        return arranged(self.data, order, batch_size)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Return the rows ``indices`` with their weights."""
+        weights = self.weights.to(indices.device).index_select(0, indices)
+        return self.data.batch(indices)._replace(weight=weights)
+
+
+def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:
+    """Return indices of any kind as row numbers ``(b,)`` of data with ``count`` rows, checked.
+
+    >>> row_numbers(torch.tensor([2, 0]), count=3)
+    array([2, 0])
+    """
+    if isinstance(indices, Tensor):
+        indices = indices.detach().cpu().numpy()
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise TypeError(f"row indices must be a list of whole numbers, got {indices!r}")
+    rows = rows.astype(np.int64, copy=not rows.flags.writeable)
+    # A negative number would silently pick the wrong slice of the CSR arrays.
+    if rows.size and (rows.min() < 0 or rows.max() >= count):
+        raise IndexError(f"row indices must be from 0 to {count - 1}")
+    return rows
+
+
+def by_length(order: Tensor, lengths: Tensor, batch_size: int, pool: int = 16) -> Tensor:
+    """Return row numbers ``(n,)`` in an order by which batches have instances of like length.
+
+    Instances are sorted within ``pool`` batches' worth of the order, and full batches then take each other's
+    places, so that chance decides as before which instances meet and which batch comes when.
+
+    >>> by_length(torch.tensor([3, 0, 2, 1]), torch.tensor([5, 1, 9, 2]), batch_size=2)
+    tensor([0, 2, 1, 3])
+    """
+    sorted_pools = [rows[lengths[rows].argsort(stable=True)] for rows in order.split(pool * batch_size)]
+    batches = torch.cat(sorted_pools).split(batch_size)
+    full = [rows for rows in batches if len(rows) == batch_size]
+    rest = batches[len(full) :]
+    if not full:
+        return torch.cat(rest)
+    # A permutation that the order itself decides: by the first row of what was cut from it.
+    turns = torch.stack([rows[0] for rows in order.split(batch_size)[: len(full)]]).argsort()
+    return torch.cat([*(full[turn] for turn in turns), *rest])

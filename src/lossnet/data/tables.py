@@ -1,0 +1,347 @@
+"""Feature vectors and label sets in memory, sparse until a batch is asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from lossnet.data.errors import DataError
+from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
+
+__all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "joined"]
+
+#: from this many inputs on, it takes long to make a batch of mostly zeros dense
+WIDE = 10_000
+
+
+class FeatureTable(Source):
+    """Feature vectors ``(n, d)`` and the names of their columns.
+
+    The matrix is a float32 array or CSR matrix where NaN means *missing*.  Lists, arrays, sparse matrices
+    and data frames are taken; names default to a data frame's columns, else to ``feature_0`` ….
+
+    >>> table = FeatureTable([[0.5, 1.0], [2.0, 0.0]])
+    >>> len(table), table.width, table.batch(np.array([1]))
+    (2, 2, tensor([[2., 0.]]))
+    """
+
+    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
+        names = _column_names(matrix) if names is None else names
+        self.matrix = _inputs(matrix)
+        self.names = _names("feature", names, self.width)
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    @property
+    def width(self) -> int:
+        """The number of columns, ``d``."""
+        return int(self.matrix.shape[1])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the matrix is CSR."""
+        return bool(sparse.issparse(self.matrix))
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether there are missing values, which a `Preprocessor` would fill in."""
+        return bool(np.isnan(self.matrix.data if self.is_sparse else self.matrix).any())
+
+    def take(self, rows: NDArray[np.int64]) -> FeatureTable:
+        return FeatureTable(self.matrix[rows], self.names)
+
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some rows as a dense float32 tensor ``(b, d)``."""
+        rows = row_numbers(indices, len(self))
+        if self.is_sparse:
+            return torch.from_numpy(_dense_rows(self.matrix, rows))
+        return self._tensor.index_select(0, torch.from_numpy(rows))
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield joined(self.names)
+        if self.is_sparse:
+            yield from (self.matrix.data, self.matrix.indices, np.diff(self.matrix.indptr))
+        else:
+            yield self.matrix
+
+    def on(self, device: torch.device | str) -> Source:
+        if torch.device(device).type == "cpu":
+            return self.sparse()
+        return Resident((torch.from_numpy(self.matrix.toarray()) if self.is_sparse else self._tensor).to(device))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * self.width
+
+    def sparse(self, width: int = WIDE) -> SparseFeatures | FeatureTable:
+        """Return the same rows, sparse in batches too, if they are sparse here and ``width`` or more wide.
+
+        `lossnet.nets.MLP` reads such batches.
+
+        >>> table = FeatureTable(sparse.eye_array(20, format="csr"))
+        >>> table.sparse(width=20).batch(np.array([3])).layout
+        torch.sparse_csr
+        """
+        return SparseFeatures(self) if self.is_sparse and self.width >= width else self
+
+    @cached_property
+    def _tensor(self) -> Tensor:
+        return torch.from_numpy(self.matrix)
+
+
+class SparseFeatures(Source):
+    """A sparse table whose batches are sparse CSR tensors ``(b, d)``; see `FeatureTable.sparse`."""
+
+    def __init__(self, table: FeatureTable) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def take(self, rows: NDArray[np.int64]) -> SparseFeatures:
+        return SparseFeatures(self.table.take(rows))
+
+    def batch(self, indices: Rows) -> Tensor:
+        rows = row_numbers(indices, len(self))
+        matrix = self.table.matrix
+        where, ends = _positions(matrix, rows)
+        starts = np.concatenate([[0], ends])
+        arrays = (starts, matrix.indices[where].astype(np.int64), matrix.data[where])
+        tensors = [torch.from_numpy(array) for array in arrays]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+            size = (len(rows), matrix.shape[1])
+            batch: Tensor = torch.sparse_csr_tensor(*tensors, size, check_invariants=False)  # type: ignore[call-arg, arg-type]
+        return batch
+
+
+class LabelTable(Target):
+    """Label sets ``(n, L)`` of 0 and 1, a uint8 CSR matrix, and the names of the labels.
+
+    >>> LabelTable([[1, 0, 1], [0, 0, 1]]).batch(np.array([0]))
+    tensor([[1., 0., 1.]])
+    """
+
+    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
+        names = _column_names(matrix) if names is None else names
+        self.matrix = _labels(matrix)
+        self.names = _names("label", names, int(self.matrix.shape[1]))
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> LabelTable:
+        return LabelTable(self.matrix[rows], self.names)
+
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some rows as a dense float32 tensor ``(b, L)``."""
+        return torch.from_numpy(_dense_rows(self.matrix, row_numbers(indices, len(self))))
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield joined(self.names)
+        yield from (self.matrix.indices, np.diff(self.matrix.indptr))  # all values are 1
+
+    def on(self, device: torch.device | str) -> Target:
+        if torch.device(device).type == "cpu":
+            return self
+        return Resident(torch.from_numpy(self.matrix.toarray()).to(torch.float32).to(device))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * len(self.names)
+
+    def stratify_by(self) -> Any:
+        return self.matrix
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.matrix.nnz
+
+
+class MultiLabelData(Examples):
+    """Feature vectors and label sets: `Examples` of a `FeatureTable` and a `LabelTable`.
+
+    Build one from anything array-like with `from_arrays`.
+
+    >>> data = MultiLabelData.from_arrays([[0.5, 1.0], [2.0, 0.0]], [[1, 0, 1], [0, 0, 1]])
+    >>> len(data), data.inputs, data.labels
+    (2, 2, 3)
+    >>> data.batch(np.array([1]))
+    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None, weight=None)
+    """
+
+    source: FeatureTable
+    target: LabelTable
+
+    def __init__(self, x: Any, y: Any, feature_names: Sequence[str], label_names: Sequence[str]) -> None:
+        source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
+        if len(source) != len(target):
+            what = f"x has {len(source)} rows but y has {len(target)}"
+            raise DataError(f"{what}; give one row of y per row of x")
+        super().__init__(source, target)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        feature_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> MultiLabelData:
+        """Return data from lists, NumPy arrays, SciPy sparse matrices or pandas data frames.
+
+        Names default to a data frame's columns, else to ``feature_0`` … and ``label_0`` ….
+        """
+        source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
+        return cls(source.matrix, target.matrix, source.names, target.names)
+
+    @property
+    def x(self) -> Any:
+        """The inputs ``(n, d)``: a float32 array or CSR matrix."""
+        return self.source.matrix
+
+    @property
+    def y(self) -> Any:
+        """The labels ``(n, L)``: a uint8 CSR matrix."""
+        return self.target.matrix
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the input columns."""
+        return self.source.names
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.target.names
+
+    @property
+    def inputs(self) -> int:
+        """The number of input columns, ``d``."""
+        return self.source.width
+
+    @property
+    def labels(self) -> int:
+        """The number of labels, ``L``."""
+        return len(self.target.names)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the inputs are kept as a CSR matrix."""
+        return self.source.is_sparse
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether inputs are missing."""
+        return self.source.has_missing
+
+
+def joined(strings: Sequence[str]) -> str:
+    """Return strings as one that no other list of strings gives.
+
+    >>> joined(["a", "b"])
+    '2\\x00a\\x00b'
+    """
+    return f"{len(strings)}\0" + "\0".join(strings)
+
+
+def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some rows of a CSR matrix as a dense array; SciPy's own slicing is several times slower."""
+    where, ends = _positions(matrix, rows)
+    width = matrix.shape[1]
+    dense = np.zeros(len(rows) * width, dtype=np.float32)
+    # One flat index is cheaper than a pair of indices.
+    flat = np.repeat(np.arange(len(rows)) * width, np.diff(ends, prepend=0)) + matrix.indices[where]
+    dense[flat] = matrix.data[where]
+    return dense.reshape(len(rows), width)
+
+
+def _positions(matrix: Any, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where some rows' values are in the arrays of a CSR matrix, row after row, and where each row ends."""
+    starts = matrix.indptr[rows].astype(np.int64)
+    counts = matrix.indptr[rows + 1] - starts
+    ends = np.cumsum(counts)
+    # Each row's start, plus how far we are into that row.
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts), ends
+
+
+def _column_names(table: Any) -> list[str] | None:
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def _inputs(x: Any) -> Any:
+    x = _matrix(x, "x")
+    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite: reported below
+        if sparse.issparse(x):
+            x = _canonical(sparse.csr_array(x, dtype=np.float32, copy=not _is_canonical(x)))
+            values = x.data
+        else:
+            x = np.ascontiguousarray(x, dtype=np.float32)
+            x = values = x if x.flags.writeable else x.copy()  # torch shares writable arrays only
+    if np.isinf(values).any():
+        raise DataError("x has an infinite value; inputs must be finite, or NaN where missing")
+    return x
+
+
+def _labels(y: Any) -> Any:
+    y = _matrix(y, "y")
+    if sparse.issparse(y):
+        y = sparse.csr_array(y, copy=not _is_canonical(y))
+        y.sum_duplicates()
+        values = y.data
+    else:
+        values = y
+    if not np.isin(values, (0, 1)).all():
+        raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
+    return _canonical(sparse.csr_array(y, dtype=np.uint8))
+
+
+def _matrix(values: Any, name: str) -> Any:
+    """Anything matrix-like as a numeric 2-D ndarray or sparse matrix."""
+    if not sparse.issparse(values):
+        try:
+            if hasattr(values, "columns"):
+                values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            values = np.asarray(values)
+            if values.dtype.kind not in "biuf":
+                values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{name} is not a matrix of numbers ({error})") from error
+    if values.ndim != 2:
+        raise DataError(f"{name} has {values.ndim} dimension(s); it needs two: rows and columns")
+    return values
+
+
+def _is_canonical(matrix: Any) -> bool:
+    return isinstance(matrix, sparse.csr_array) and bool(matrix.has_canonical_format)
+
+
+def _canonical(matrix: Any) -> Any:
+    """CSR with sorted columns, none twice and no stored zeros; changes its argument."""
+    matrix.sum_duplicates()
+    if not matrix.data.all():
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    return matrix
+
+
+def _names(kind: str, names: Sequence[str] | None, columns: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"{kind}_{index}" for index in range(columns))
+    if len(names) != columns:
+        raise DataError(f"{len(names)} {kind} names for {columns} columns; give one name per column")
+    if len(set(names)) != len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise DataError(f"the {kind} name {twice!r} is given twice; names must differ")
+    return tuple(names)

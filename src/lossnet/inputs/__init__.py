@@ -1,0 +1,31 @@
+"""Kinds of input: how raw inputs are read, prepared, batched and encoded.
+
+===========  ===================  ======================================
+`Features`   feature vectors      features of whole instances
+`Words`      sentences            features of tokens, or of sentences
+`Images`     images               features of pixels, or of images
+===========  ===================  ======================================
+
+A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
+"""
+
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, TooLarge
+from lossnet.inputs.features import Features
+from lossnet.inputs.images import Images, Picture
+from lossnet.inputs.words import Words
+
+__all__ = [
+    "Arrays",
+    "Features",
+    "Fitting",
+    "Images",
+    "Input",
+    "Level",
+    "Part",
+    "Picture",
+    "Question",
+    "Role",
+    "Schema",
+    "TooLarge",
+    "Words",
+]

@@ -1,0 +1,225 @@
+"""Feature vectors: tables of numbers, dense or sparse, with missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_inputs
+from lossnet.data.readers import named_rows
+from lossnet.data.readers.text import Like
+from lossnet.data.stored import stored_strings
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, finite_row, in_groups, shown
+from lossnet.nets import MLP
+from lossnet.settings import Settings
+
+__all__ = ["Features"]
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Features(Input[FeatureTable, NDArray[np.float32]]):
+    """Names of the columns, and the preprocessing fitted on training data (none by default).
+
+    >>> features = Features(("minutes", "country=fr", "country=it"))
+    >>> features.read([{"minutes": 90, "country": "it"}]).matrix
+    array([[90.,  0.,  1.]], dtype=float32)
+    """
+
+    kind = "features"
+    summary = "feature vectors"
+    source = FeatureTable
+    levels: ClassVar[tuple[Level, ...]] = ("instance",)
+
+    names: tuple[str, ...]
+    preprocessor: Preprocessor | None = None
+
+    @classmethod
+    def of_size(cls, width: int) -> Features:
+        """Return vectors of that width whose columns have numbers for names."""
+        return cls(tuple(f"feature_{index}" for index in range(width)))
+
+    @classmethod
+    def fit(cls, parts: Sequence[FeatureTable], fitting: Fitting) -> Features:
+        return cls(parts[0].names, Preprocessor.fit(parts[0], fitting.standardise))
+
+    def prepare(self, source: FeatureTable) -> FeatureTable:
+        return source if self.preprocessor is None else self.preprocessor.apply(source)
+
+    def read(self, x: Any) -> FeatureTable:
+        """Return rows of numbers, in the order of our columns; or, by name, a data frame or a list of mappings.
+
+        Named rows may also have the text that columns such as ``country=fr`` were made of.
+        """
+        if isinstance(x, str | PathLike):
+            raise DataError(f"inputs are rows of numbers, not {x!r}; lossnet.data.read_inputs reads a file")
+        rows = self._rows(x)
+        if not sparse.issparse(rows):
+            try:
+                rows = np.asarray(rows)
+            except ValueError:
+                what = f"rows have different lengths; each needs {len(self.names)} values"
+                raise DataError(what) from None
+        if rows.ndim != 2 or rows.shape[1] != len(self.names):
+            wanted = f"(rows, {len(self.names)}), a column for each of model.feature_names"
+            raise DataError(f"inputs have the shape {rows.shape}; they need {wanted}")
+        return FeatureTable(rows, self.names)
+
+    def _rows(self, x: Any) -> Any:
+        names = list(self.names)
+        if hasattr(x, "isna") and all(isinstance(name, str) for name in x.columns):
+            if set(names) <= set(x.columns):
+                return x[names].to_numpy(dtype=np.float32, na_value=np.nan)
+            lists = {name: (x[name].tolist(), x[name].isna().tolist()) for name in x.columns}
+            columns = {
+                name: [None if absent else value for value, absent in zip(*pair, strict=True)]
+                for name, pair in lists.items()
+            }
+            return named_rows(columns, names).x
+        if isinstance(x, Sequence) and len(x) and all(isinstance(row, Mapping) for row in x):
+            keys = dict.fromkeys(key for row in x for key in row)
+            return named_rows({key: [row.get(key) for row in x] for key in keys}, names).x
+        return x
+
+    @classmethod
+    def accepts(cls, x: Any) -> bool:
+        if sparse.issparse(x) or hasattr(x, "columns"):
+            return True
+        try:
+            return bool(np.asarray(x).ndim == 2 and np.asarray(x).dtype.kind in "biuf")
+        except ValueError:  # rows of different lengths
+            return False
+
+    def matches(self, source: Source) -> bool:
+        return isinstance(source, FeatureTable) and source.names == self.names
+
+    @classmethod
+    def describe(cls, parts: Sequence[FeatureTable]) -> dict[str, Any]:
+        return {"inputs": parts[0].width}
+
+    @property
+    def width(self) -> int:
+        return len(self.names)
+
+    def network(
+        self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
+    ) -> MLP:
+        hidden, layers = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_layers")
+        return MLP(len(self.names), hidden, layers, outputs, getattr(settings, f"{role}_dropout"))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        arrays = {} if self.preprocessor is None else self.preprocessor.state()
+        return {"features": list(self.names)}, dict(arrays)
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Features:
+        preprocessor = Preprocessor.from_state(arrays) if arrays else None
+        names = stored_strings(content["features"], "features", least=1)
+        if preprocessor is not None and len(preprocessor.impute) != len(names):
+            raise ValueError("preprocessing and features differ in number")
+        return cls(names, preprocessor)
+
+    # ------------------------------------------------------------------ files
+
+    def streams(self, path: str | PathLike[str]) -> bool:
+        return Path(path).is_file() or Path(path).is_fifo()
+
+    def stream(
+        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
+    ) -> Iterator[Part]:
+        yield from (Part(part) for part in stream_inputs(path, self.names, names))
+
+    # ------------------------------------------------------------------ over HTTP
+
+    question = Question(
+        {
+            "oneOf": [
+                {"type": "array", "items": {"type": ["number", "null"]}},
+                {"type": "object", "additionalProperties": {"type": ["number", "string", "null"]}},
+            ]
+        },
+        most=1 << 16,
+        together=512,
+        unit="rows",
+    )
+
+    def parse(self, given: Any) -> NDArray[np.float32]:
+        """Return a row: an array of numbers, or an object with every input of the model.
+
+        An object has a number for each name, or for the columns ``country=fr``, ``country=it`` of a category
+        also ``"country": "it"``.  ``null`` is a missing value.
+        """
+        if isinstance(given, dict):
+            return self._parse_named(given)
+        if not isinstance(given, list):
+            raise ValueError("a row is an array of numbers, or an object from names to values")
+        if len(given) != len(self.names):
+            raise ValueError(f"{len(given)} values for {len(self.names)} inputs")
+        return finite_row(given)
+
+    def _parse_named(self, given: Mapping[str, Any]) -> NDArray[np.float32]:
+        like, columns = self._lookup
+        values: list[Any] = [_ABSENT] * len(columns)
+        for name, value in given.items():
+            if name in columns:
+                values[columns[name]] = value
+                continue
+            known = like.values(name)
+            if known is None:
+                raise ValueError(f"{shown(name)} is no input of this model")
+            if value is not None and (not isinstance(value, str) or value not in known):
+                raise ValueError(f"{shown(value)} is no value of {shown(name)} that training had")
+            for other in known:
+                values[columns[f"{name}={other}"]] = None if value is None else float(value == other)
+        lacking = [name for name, value in zip(columns, values, strict=True) if value is _ABSENT]
+        if lacking:
+            some = ", ".join(map(shown, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+            raise ValueError(f"lacks {len(lacking)} of the model's inputs ({some}); null is a missing value")
+        return finite_row(values)
+
+    @cached_property
+    def _lookup(self) -> tuple[Like, dict[str, int]]:
+        return Like(self.names, ()), {name: column for column, name in enumerate(self.names)}
+
+    def groups(self, items: Sequence[NDArray[np.float32]]) -> Iterator[list[int]]:
+        assert self.question is not None
+        yield from in_groups(range(len(items)), [1] * len(items), self.question.together)
+
+    def collate(self, items: Sequence[NDArray[np.float32]]) -> FeatureTable:
+        return FeatureTable(np.stack(items), self.names)
+
+    # ------------------------------------------------------------------ as ONNX
+
+    exported_name = "features"
+
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        # In float64 until the network's own arithmetic begins, as the preprocessor does it.
+        arrays = {name: torch.from_numpy(array) for name, array in self.state()[1].items()}
+        if "impute" in arrays:
+            x = torch.where(torch.isnan(x), arrays["impute"], x.double())
+        if "mean" in arrays:
+            x = (x - arrays["mean"]) / arrays["scale"]
+        return x.float(), None
+
+    def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
+        random, arrays = np.random.default_rng(seed), self.state()[1]
+        x = random.normal(size=(batch, len(self.names)))
+        if "mean" in arrays:
+            x = x * arrays["scale"] + arrays["mean"]
+        if "impute" in arrays:
+            x[random.random(x.shape) < 0.1] = np.nan
+        yield x.astype(np.float32)
+
+    def described(self, settings: Settings, level: Level) -> dict[str, Any]:
+        return {"features": self.names}

@@ -1,0 +1,313 @@
+"""Sentences: tokens, what is known of them beside the word, and vectors of words."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lossnet.data import DataError, Examples, Lexicon, Sentences, Source, TaggedSentences
+from lossnet.data.readers import ROWS
+from lossnet.data.readers.columns import Row, stream_columns
+from lossnet.data.readers.text import chunks, stream_lines
+from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
+from lossnet.data.stored import stored_number
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
+from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
+from lossnet.settings import Settings
+
+__all__ = ["Words"]
+
+#: lines by which a file is seen to have columns
+_LOOKED_AT = 1000
+#: width of word vectors where none are given
+_WIDTH = 100
+_TEXT = {"type": "string"}
+_TOKENS = {"type": "array", "items": _TEXT, "minItems": 1}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence that came over HTTP: its tokens, and further columns in the order of the lexicon's."""
+
+    tokens: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Words(Input[Sentences, Sentence]):
+    """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
+
+    Without them, vectors start at random and are trained.  A model has its vectors among its weights, and
+    this keeps no more of them than the ``vector_width``.  ``column`` is the column of a table that has the texts,
+    where a table was read.
+
+    >>> words = Words(Lexicon.fit(Sentences((("I", "bet", "I"),)), features=("case",)))
+    >>> x = words.prepare(words.read(["I bet"])).batch(torch.tensor([0]))
+    >>> words.network(Settings(task_hidden=8), "position", outputs=2)(x).shape
+    torch.Size([1, 2, 2])
+    >>> words.network(Settings(task_hidden=8), "instance", outputs=3)(x).shape
+    torch.Size([1, 3])
+    """
+
+    kind = "words"
+    summary = "sentences"
+    source = Sentences
+    levels: ClassVar[tuple[Level, ...]] = ("position", "instance")
+
+    lexicon: Lexicon
+    vectors: NDArray[np.float32] | None = None
+    vector_width: int | None = None
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors is not None:
+            object.__setattr__(self, "vector_width", int(self.vectors.shape[1]))
+
+    @classmethod
+    def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Words:
+        words = tuple(dict.fromkeys(word for table in fitting.tables for word in table.words))
+        lexicon = Lexicon.fit(parts[0], fitting.features, words, fitting.clusters)
+        return cls(lexicon, lexicon.vectors(fitting.tables), column=parts[0].column)
+
+    def prepare(self, source: Sentences) -> Sentences:
+        return source.encoded(self.lexicon)
+
+    def read(self, x: Any) -> Sentences:
+        """Return sentences given as `Sentences`, texts, or sequences of tokens."""
+        if isinstance(x, Sentences):
+            return x
+        if isinstance(x, str):
+            raise DataError("inputs are a list of sentences, not one text; give [text]")
+        return Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
+
+    @classmethod
+    def accepts(cls, x: Any) -> bool:
+        if isinstance(x, Sentences):
+            return True
+        if isinstance(x, str) or not isinstance(x, Iterable) or hasattr(x, "columns"):
+            return False
+        rows = list(islice(x, 100)) if isinstance(x, Sequence) or hasattr(x, "__array__") else []
+        return bool(rows) and all(
+            isinstance(row, str)
+            or (isinstance(row, list | tuple) and bool(row) and all(isinstance(token, str) for token in row))
+            for row in rows
+        )
+
+    def matches(self, source: Source) -> bool:
+        return isinstance(source, Sentences)  # read with our lexicon, any sentences will do
+
+    @classmethod
+    def describe(cls, parts: Sequence[Sentences]) -> dict[str, Any]:
+        names = ("train", "valid", "test")
+        tokens = {name: sum(map(len, part.tokens)) for name, part in zip(names, parts, strict=False)}
+        return {"tokens": tokens, "longest": max(len(one) for part in parts for one in part.tokens)}
+
+    # ------------------------------------------------------------------ networks
+
+    @property
+    def width(self) -> int:
+        return len(self.lexicon.words)
+
+    def network(
+        self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
+    ) -> nn.Module:
+        hidden, dropout = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_dropout")
+        encoder = BiLSTM(self._word_vectors(settings), hidden, dropout)
+        if level == "instance":
+            return PooledTokens(encoder, outputs)
+        return encoder if outputs is None else Tagger(encoder, outputs)
+
+    def _word_vectors(self, settings: Settings) -> WordVectors:
+        lexicon = self.lexicon
+        if self.vectors is not None:
+            vectors = torch.from_numpy(self.vectors)
+        else:
+            vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
+        return WordVectors(
+            vectors,
+            tuned=settings.tune_embeddings or self.vector_width is None,
+            columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
+            characters=len(lexicon.characters) if lexicon.word_length else 0,
+        )
+
+    # ------------------------------------------------------------------ what a model keeps
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}
+        return content, {}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Words:
+        width, column = content["vector_width"], content.get("column")
+        if width is not None:
+            width = stored_number(width, "vector_width", 1, 1 << 16)
+        if column is not None and not isinstance(column, str):
+            raise DataError("column must be a string")
+        return cls(Lexicon.from_state(content["lexicon"]), vector_width=width, column=column)
+
+    # ------------------------------------------------------------------ files
+
+    def streams(self, path: str | PathLike[str]) -> bool:
+        return Path(path).is_file() and (bool(find_parts(path)) or is_table(path))
+
+    def stream(
+        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
+    ) -> Iterator[Part]:
+        """Yield sentences of a text, one on each line; of a column file: words, then our lexicon's columns;
+        or of a table's column of texts.
+
+        A file is one of columns if it is called so (``.conll``, ``.iob``, ``.bio``) or if its beginning looks
+        so.  With ``labelled``, its last column is the tags.
+        """
+        if is_table(path):
+            yield from (Part(part) for part in stream_labelled_texts(path, self.column, names))
+            return
+        if labelled:
+            yield from (Part(part) for part in self._stream_tagged(path))
+            return
+        lines = stream_lines(path)  # once: it may be a pipe
+        beginning = list(islice(lines, _LOOKED_AT))
+        lines = chain(beginning, lines)
+        if not find_parts(path) and not self._in_columns(beginning, names):
+            texts = (tokenise(line) for line in lines if line.strip())
+            yield from (Part(Examples(Sentences(tuple(part)))) for part in chunks(texts, ROWS))
+            return
+        columns = self.lexicon.columns
+        for rows in chunks(stream_columns(path, lines=lines), ROWS):
+            if len(rows[0][0]) <= len(columns):
+                what = f"it has {len(rows[0][0])} columns"
+                raise DataError(f"{what}; words and then {', '.join(columns)} are needed", path)
+            first, *rest = (_column(rows, at) for at in range(1 + len(columns)))
+            yield Part(Examples(Sentences(first, dict(zip(columns, rest, strict=True)))))
+
+    def _stream_tagged(self, path: str | PathLike[str]) -> Iterator[TaggedSentences]:
+        if Path(path).is_fifo():
+            raise DataError("a pipe, but its tags are gone through more than once; give a file", path)
+        count = len(next(stream_columns(path))[0])
+        names = ["word", *(f"column{place}" for place in range(2, count)), "tag"]
+        wanted = self.lexicon.columns
+        if not set(wanted) <= set(names):
+            names = ["word", *wanted, "tag"]
+        if count != len(names) or count < 2:
+            what = f"it has {count} columns"
+            raise DataError(f"{what}; words, {', '.join([*wanted, 'and tags'])} are needed", path)
+        for rows in chunks(stream_columns(path, count), ROWS):
+            columns = {name: _column(rows, at) for at, name in enumerate(names)}
+            yield TaggedSentences(columns.pop("word"), columns.pop("tag"), columns)
+
+    def _in_columns(self, lines: Sequence[str], tags: Sequence[str]) -> bool:
+        """Whether lines are tokens in columns: all are alike, and a text's would not be.
+
+        They are if tabs separate them, if the last column has nothing but tags of ours, or if they have just
+        the columns that we need and stand in groups, as sentences do.
+        """
+        blocks = [list(block) for full, block in groupby(lines, key=lambda line: bool(line.strip())) if full]
+        rows = [row for block in blocks for row in block if not row.startswith(("# ", "-DOCSTART-"))]
+        tabs = all("\t" in row for row in rows)
+        cells = [row.split("\t") if tabs else row.split() for row in rows]
+        needed = 1 + len(self.lexicon.columns)
+        if len({len(row) for row in cells}) != 1 or len(cells[0]) < needed:
+            return False
+        tagged = len(cells[0]) > 1 and {row[-1] for row in cells} <= set(tags)
+        grouped = len(cells[0]) == needed and 1 < len(blocks) < len(rows)
+        return (tabs and len(cells[0]) > 1) or tagged or grouped
+
+    # ------------------------------------------------------------------ over HTTP
+
+    question = Question(
+        {
+            "oneOf": [
+                _TEXT,
+                _TOKENS,
+                {"type": "object", "required": ["tokens"], "additionalProperties": _TOKENS},
+            ]
+        },
+        most=1 << 14,
+        together=1 << 14,
+        unit="tokens",
+    )
+
+    def parse(self, given: Any) -> Sentence:
+        """Return a sentence: a text, an array of tokens, or an object of tokens and further columns."""
+        needed = self.lexicon.columns
+        parts = given if isinstance(given, dict) else {"tokens": given}
+        if isinstance(given, str):
+            parts = {"tokens": list(tokenise(given))}
+        if set(parts) != {"tokens", *needed}:
+            raise ValueError(f"a sentence of this model is an object of {', '.join(('tokens', *needed))}")
+        tokens, *columns = (_strings(name, parts[name]) for name in ("tokens", *needed))
+        if any(len(column) != len(tokens) for column in columns):
+            raise ValueError(f"give one of {', '.join(needed)} for each token")
+        return Sentence(tokens, tuple(columns))
+
+    def cost(self, item: Sentence) -> int:
+        return len(item.tokens)
+
+    def groups(self, items: Sequence[Sentence]) -> Iterator[list[int]]:
+        costs = [self.cost(item) for item in items]
+        # Short sentences together: a batch is padded to the longest in it.
+        order = sorted(range(len(items)), key=costs.__getitem__)
+        assert self.question is not None
+        yield from in_groups(order, costs, self.question.together, padded=True)
+
+    def collate(self, items: Sequence[Sentence]) -> Sentences:
+        names = self.lexicon.columns
+        columns = {name: tuple(item.columns[at] for item in items) for at, name in enumerate(names)}
+        return Sentences(tuple(item.tokens for item in items), columns)
+
+    # ------------------------------------------------------------------ as ONNX
+
+    exported_name = "tokens"
+
+    def exported_axes(self, settings: Settings, level: Level) -> dict[int, str]:
+        return {0: "batch", 1: "length"}
+
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return x, x[..., 0] != 0
+
+    def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
+        lexicon, random = self.lexicon, np.random.default_rng(seed)
+        sizes = [len(lexicon.words), *map(len, lexicon.features.values())]
+        sizes += [len(lexicon.characters)] * lexicon.word_length
+        for length in (5,) if seed == 0 else (1, 4, 23):
+            x = np.stack([random.integers(1, size, (batch, length)) for size in sizes], -1)
+            lengths = random.integers(1, length + 1, batch)
+            lengths[0] = length
+            x[np.arange(length) >= lengths[:, None]] = 0
+            yield x.astype(np.int64)
+
+    def described(self, settings: Settings, level: Level) -> dict[str, Any]:
+        return {"lexicon": self.lexicon.state()}
+
+
+def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
+    """Return the tokens of a sentence, given as a text or as its tokens."""
+    if isinstance(sentence, str):
+        return tokenise(sentence)
+    tokens = tuple(sentence) if isinstance(sentence, Iterable) else (sentence,)
+    if not all(isinstance(token, str) for token in tokens):
+        raise DataError(f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens")
+    return tokens
+
+
+def _strings(name: str, given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(one, str) and one for one in given):
+        raise ValueError(f"{name} must be an array of strings that are not empty")
+    if not given:
+        raise ValueError("a sentence needs at least one token")
+    return tuple(given)
+
+
+def _column(sentences: list[list[Row]], at: int) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(row[at] for row in rows) for rows in sentences)

@@ -1,0 +1,194 @@
+"""Data sets by name or file, read, split and prepared for training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import fspath
+from typing import Any
+
+from lossnet.data import Coverage, DataError, Examples, Sentences, digest, read_embeddings
+from lossnet.data.registry import BROWN, AnyPath, Entry, Raw, find_clusters, find_embeddings, read_raw
+from lossnet.inputs import Fitting
+from lossnet.task import Task
+
+__all__ = ["Description", "Loaded", "describe", "load"]
+
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A data set ready to train on: its three parts, prepared as the training part says.
+
+    The ``task`` has what was fitted for that.  ``coverage`` says how much of the text each table of word
+    vectors covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.
+    """
+
+    name: str
+    description: str
+    train: Examples
+    valid: Examples
+    test: Examples
+    task: Task
+    split_name: str
+    coverage: tuple[Coverage, ...] = ()
+    digest: str = ""
+
+    @classmethod
+    def from_parts(
+        cls,
+        train: Examples,
+        valid: Examples,
+        test: Examples | None = None,
+        fitting: Fitting | None = None,
+        name: str = "arrays",
+        split_name: str = "given",
+    ) -> Loaded:
+        """Return data that are in memory already, prepared as the training part says.
+
+        >>> from lossnet.data import MultiLabelData
+        >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1, 0], [0, 1]])
+        >>> Loaded.from_parts(data, data).task.title
+        'sets of labels from feature vectors'
+        """
+        parts = [train, valid, train.take([]) if test is None else test]
+        task = Task.fit(parts, fitting)
+        return cls(name, name, *task.prepare(parts), task, split_name)
+
+
+def load(
+    name_or_path: AnyPath,
+    data_dir: AnyPath | None = None,
+    split: AnyPath | None = None,
+    labels: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+    resize: tuple[int, int] | None = None,
+    words: str | None = None,
+    features: str | None = None,
+    embeddings: Sequence[AnyPath] | None = None,
+    task: Task | None = None,
+) -> Loaded:
+    """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
+
+    A named set is looked for in ``data_dir``, then where the environment variable ``LOSSNET_DATA``
+    points, then in the user's cache, where it is downloaded to if it can be.  Rows are split by
+    ``split``, a file for `Split.read`; else by the ``split.json`` beside a named set or by its own
+    files; else by `stratified_split` with ``seed``.
+
+    =====================================  =====================================================
+    a table                                ``labels`` says which columns are labels
+    a table with ``words``                 texts in that column, and labels
+    a column file, or a folder of three    sentences and tags; ``features`` of tokens is a name of
+                                           the set's lists, or a list of `Lexicon`'s features
+    a folder or archive of images          with masks, or with ``labels.csv``; ``resize`` gives a
+                                           folder's images one height and width
+    =====================================  =====================================================
+
+    ``embeddings`` are files with word vectors, which are joined; by default those that suit the set.  Inputs
+    and outputs are fitted on the training rows unless a model's ``task`` is given.
+
+    >>> loaded = load("digits-pairs")
+    >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
+    (1800, 600, 600, 'fixed')
+    >>> load("digits-scenes").train.size
+    (32, 32)
+    """
+    raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
+    texts = [part.source for part in raw.parts if isinstance(part.source, Sentences)]
+    if not texts and (features is not None or embeddings is not None):
+        what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
+        raise DataError(f"{fspath(name_or_path)!r} {what}")
+    fitting = Fitting(standardise=raw.entry.standardise)
+    if texts and task is None:
+        fitting = _token_fitting(raw.entry, texts[0], data_dir, features, embeddings)
+    task = task or Task.fit(raw.parts, fitting)
+    tokens = [token for part in texts for sentence in part.tokens for token in sentence]
+    beside = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
+    return Loaded(
+        raw.entry.name,
+        raw.entry.description,
+        *task.prepare(raw.parts),
+        task,
+        raw.split_name,
+        tuple(table.coverage(tokens) for table in fitting.tables),
+        digest(*raw.parts, *beside),  # as read: what is computed may be rounded otherwise elsewhere
+    )
+
+
+def _token_fitting(
+    known: Entry,
+    train: Sentences,
+    data_dir: AnyPath | None,
+    features: str | None,
+    embeddings: Sequence[AnyPath] | None,
+) -> Fitting:
+    """What is known of tokens beside the word."""
+    paths = find_embeddings(known, data_dir) if embeddings is None else embeddings
+    tables = [read_embeddings(path) for path in paths]
+    chosen = _token_features(known, train, features)
+    clusters = find_clusters(known, data_dir) if set(chosen) & set(BROWN) else {}
+    return Fitting(features=chosen, tables=tables, clusters=clusters)
+
+
+def _token_features(known: Entry, train: Sentences, wanted: str | None) -> tuple[str, ...]:
+    """The features that a name or a list stands for."""
+    if wanted is None:
+        return next(iter(known.features.values()))
+    if wanted in known.features:
+        return known.features[wanted]
+    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    possible = ["case", "shape", *(BROWN if known.clusters else ()), *train.columns, "characters"]
+    strange = [name for name in chosen if name not in possible]
+    if strange:
+        what = f"no feature {strange[0]!r} in {known.name!r}; choose {' or '.join(known.features)}"
+        raise DataError(f"{what}, or a list of {', '.join(possible)}")
+    return tuple(dict.fromkeys(chosen))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A data set in numbers; ``facts`` are what its kinds of input and output count."""
+
+    name: str
+    description: str
+    split_name: str
+    instances: Mapping[str, int]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    home: str = ""
+    terms: str = ""
+
+
+def describe(
+    name_or_path: AnyPath,
+    data_dir: AnyPath | None = None,
+    split: AnyPath | None = None,
+    labels: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+    resize: tuple[int, int] | None = None,
+    words: str | None = None,
+) -> Description:
+    """Count a data set over its three parts.
+
+    >>> describe("digits-pairs").facts["labels_per_instance"]
+    2.0
+    >>> describe("digits-scenes").facts["size"]
+    '32×32'
+    """
+    raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
+    known = raw.entry
+    facts = _facts(raw)
+    if known.features:
+        lists = (f"{name}: {', '.join(('words', *tokens))}" for name, tokens in known.features.items())
+        facts["features"] = "; ".join(lists)
+    instances = {part: len(data) for part, data in zip(PARTS, raw.parts, strict=True)}
+    return Description(
+        known.name, known.description, raw.split_name, instances, facts, known.home, known.terms
+    )
+
+
+def _facts(raw: Raw) -> dict[str, Any]:
+    task, targets = Task.fit(raw.parts), [part.target for part in raw.parts]
+    return {**task.input.describe([part.source for part in raw.parts]), **task.output.describe(targets)}

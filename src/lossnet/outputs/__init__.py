@@ -1,0 +1,17 @@
+"""Kinds of output: space, score, energy terms, decoding, measures, what a model keeps, how it is shown.
+
+==========  ===========================================
+`Labels`    sets of labels
+`Tags`      a tag for every token
+`Masks`     foreground pixels of images
+==========  ===========================================
+
+A new kind is one new file with a subclass of `Output`; see ``docs/extend.md``.
+"""
+
+from lossnet.outputs.base import Output, Predicted
+from lossnet.outputs.labels import Labels
+from lossnet.outputs.masks import Masks
+from lossnet.outputs.tags import Tags
+
+__all__ = ["Labels", "Masks", "Output", "Predicted", "Tags"]

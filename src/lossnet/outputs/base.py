@@ -1,0 +1,192 @@
+"""What every kind of output can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lossnet.data import Source, Target
+from lossnet.decoding import Decoder
+from lossnet.energies import Energy
+from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.scores import Meter, Metric, Score
+from lossnet.settings import Settings
+from lossnet.spaces import Space
+
+if TYPE_CHECKING:
+    from lossnet.report.evidence import Evidence, Section, Tell
+
+__all__ = ["Output", "Predicted"]
+
+TargetT = TypeVar("TargetT", bound=Target)
+
+
+class Predicted(NamedTuple):
+    """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names."""
+
+    source: Source
+    relaxed: Tensor
+    names: Sequence[str] | None = None
+
+
+class Output(ABC, Generic[TargetT]):
+    """A kind of output, fitted on training data: space, score, energy, decoding, measures, how it is shown.
+
+    Subclasses are found by their `kind` when a model folder is read, so that a kind of your own works like
+    those that come with Lossnet once its module is imported.
+    """
+
+    #: what model folders call it
+    kind: ClassVar[str]
+    #: what such outputs are, in a few words
+    summary: ClassVar[str]
+    #: the class that holds such outputs in memory
+    target: ClassVar[type[Target]]
+    #: what a network must describe: whole instances, positions or pixels
+    level: ClassVar[Level]
+    #: the score that predictions should be good at
+    score: ClassVar[Score]
+    #: ways to turn probabilities into outputs by name, the default first, made from a tuned threshold
+    decoders: Mapping[str, Callable[[float], Decoder]]
+
+    kinds: ClassVar[dict[str, type[Output[Any]]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" in cls.__dict__:
+            Output.kinds[cls.kind] = cls
+
+    # ------------------------------------------------------------------ data
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, parts: Sequence[TargetT]) -> Output[TargetT]:
+        """Return the kind as fitted on the outputs of training, validation and test data."""
+
+    def preparing(self, targets: Callable[[], Iterable[TargetT]]) -> Callable[[TargetT], Target]:
+        """Return what makes outputs of a data set such as losses and metrics read.
+
+        ``targets`` goes through all of the set's outputs, whenever it is called.
+        """
+        return lambda target: target
+
+    @abstractmethod
+    def matches(self, target: Target) -> bool:
+        """Whether prepared outputs are what this kind was fitted for."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of labels or tags, where there are any."""
+        return ()
+
+    @classmethod
+    def describe(cls, parts: Sequence[TargetT]) -> dict[str, Any]:
+        """Return facts about outputs, for ``lossnet data show``."""
+        return {}
+
+    # ------------------------------------------------------------------ networks and energies
+
+    @abstractmethod
+    def space(self, settings: Settings) -> Space:
+        """Return the space of outputs."""
+
+    def units(self, source: Input[Any, Any]) -> int:
+        """Return the units of an output that cross-entropy sums over and the score's cost does not."""
+        return 1
+
+    @property
+    @abstractmethod
+    def logits(self) -> int:
+        """How many logits a network gives for an instance, position or pixel."""
+
+    def task_net(self, source: Input[Any, Any], settings: Settings) -> nn.Module:
+        """Return a network from inputs to logits."""
+        return source.network(settings, self.level, "task", self.logits)
+
+    @abstractmethod
+    def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Energy:
+        """Return an energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
+
+    # ------------------------------------------------------------------ how good predictions are
+
+    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
+        """Return the threshold to predict with, from validation predictions and truth ``(instances, *event)``."""
+        return 0.5
+
+    @abstractmethod
+    def meter(self, threshold: float) -> Meter:
+        """Return a meter of relaxed predictions, for whatever ways of decoding are to be compared."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What the meter measures."""
+        return self.meter(0.5).metrics
+
+    def decoder(self, name: str | None, threshold: float) -> Decoder:
+        """Return the decoder of a name, the default one for None."""
+        name = next(iter(self.decoders)) if name is None else name
+        if name not in self.decoders:
+            known = ", ".join(self.decoders)
+            raise ValueError(f"{self.kind} cannot be decoded by {name!r}; choose {known}")
+        return self.decoders[name](threshold)
+
+    # ------------------------------------------------------------------ what a model keeps
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what a model folder keeps: JSON and arrays, for `from_state`."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Output[TargetT]:
+        """Return the kind that `state` described; a ValueError says what is wrong with it."""
+
+    # ------------------------------------------------------------------ predictions, for people and programs
+
+    @abstractmethod
+    def named(self, decoded: Tensor, source: Source) -> list[Any]:
+        """Return decoded outputs ``(instances, *event)`` as a person would write them, one for each instance."""
+
+    def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> str | None:
+        """Write predictions to a file or folder, or print them; return a line about what was written, if any."""
+        raise ValueError(f"{self.kind} are not written to files")
+
+    #: JSON schema of an answer over HTTP
+    answer: ClassVar[Schema] = {}
+
+    def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Any]) -> list[Any]:
+        """Return JSON for each instance that came over HTTP as one of ``items``."""
+        return self.named(decoder(relaxed), source)
+
+    def check_item(self, item: Any, source: Input[Any, Any], settings: Settings, searched: bool) -> None:
+        """Refuse, by a ValueError, an instance that the model cannot predict for.
+
+        ``searched`` says that an energy predicts, by a search, rather than a network.
+        """
+
+    def exported(self, predict: Callable[[Tensor], Tensor], x: Tensor, source: Input[Any, Any], settings: Settings) -> Tensor:
+        """Return the probabilities of an exported file, traced; ``predict`` maps network inputs to them."""
+        return predict(x)
+
+    def described(self) -> dict[str, Any]:
+        """Return metadata of an exported file, as JSON."""
+        return {}
+
+    def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
+        """Return what a report shows of such outputs beside figures, curves and settings."""
+        return []
+
+
+def rounded(values: NDArray[np.floating[Any]] | Tensor) -> Any:
+    """Return probabilities as JSON of six digits.
+
+    >>> rounded(np.array([[0.5, 0.12345678]]))
+    [[0.5, 0.123457]]
+    """
+    return np.asarray(values, dtype=np.float64).round(6).tolist()

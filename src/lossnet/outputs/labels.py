@@ -1,0 +1,184 @@
+"""Sets of labels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet.data import LabelTable, Source, Target
+from lossnet.data.stored import stored_strings
+from lossnet.decoding import LABEL_DECODERS, Decoder, ExpectedF1, Threshold, tune_threshold
+from lossnet.energies import LabelInteraction, Local, Sum
+from lossnet.files import opened
+from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.outputs.base import Output, Predicted, rounded
+from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, LabelMeter, Meter
+from lossnet.settings import Settings
+from lossnet.spaces import MultiLabel
+
+if TYPE_CHECKING:
+    from lossnet.report.evidence import Evidence, Section, Tell
+
+__all__ = ["DecodedLabels", "Labels"]
+
+
+@dataclass(frozen=True)
+class Labels(Output[LabelTable]):
+    """The names of the labels.
+
+    >>> labels = Labels.of_size(3)
+    >>> labels.names, labels.space(Settings())
+    (('label_0', 'label_1', 'label_2'), MultiLabel(labels=3))
+    """
+
+    kind = "labels"
+    summary = "sets of labels"
+    target = LabelTable
+    level: ClassVar[Level] = "instance"
+    score = F1()
+    decoders = LABEL_DECODERS
+
+    label_names: tuple[str, ...]
+
+    @classmethod
+    def of_size(cls, count: int) -> Labels:
+        """Return labels with numbers for names."""
+        return cls(tuple(f"label_{index}" for index in range(count)))
+
+    @classmethod
+    def fit(cls, parts: Sequence[LabelTable]) -> Labels:
+        return cls(parts[0].names)
+
+    def matches(self, target: Target) -> bool:
+        return isinstance(target, LabelTable) and target.names == self.label_names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.label_names
+
+    @classmethod
+    def describe(cls, parts: Sequence[LabelTable], frequent: int = 10) -> dict[str, Any]:
+        names = parts[0].names
+        counts = np.sum([np.asarray(part.matrix.sum(axis=0, dtype=np.int64)) for part in parts], axis=0)
+        per_instance = float(counts.sum()) / sum(map(len, parts))
+        order = np.argsort(-counts, kind="stable")[:frequent]
+        return {
+            "labels": len(names),
+            "labels_per_instance": per_instance,
+            "density": per_instance / max(len(names), 1),
+            "frequent_labels": tuple((names[index], int(counts[index])) for index in order),
+        }
+
+    # ------------------------------------------------------------------ networks and energies
+
+    def space(self, settings: Settings) -> MultiLabel:
+        return MultiLabel(len(self.label_names))
+
+    def units(self, source: Input[Any, Any]) -> int:
+        return len(self.label_names)
+
+    @property
+    def logits(self) -> int:
+        return len(self.label_names)
+
+    def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Sum:
+        encoder = source.network(settings, "instance", "energy")
+        width = int(encoder.width)  # type: ignore[arg-type]
+        labels, features = len(self.label_names), width if settings.conditioned else None
+        return Sum(encoder, Local(width, labels), LabelInteraction(labels, settings.global_hidden, features))
+
+    # ------------------------------------------------------------------ how good predictions are
+
+    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
+        return tune_threshold(relaxed, truth)
+
+    def meter(self, threshold: float) -> Meter:
+        return DecodedLabels(threshold)
+
+    # ------------------------------------------------------------------ what a model keeps
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        return {"labels": list(self.label_names)}, {}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Labels:
+        return cls(stored_strings(content["labels"], "labels", least=1))
+
+    # ------------------------------------------------------------------ predictions
+
+    def named(self, decoded: Tensor, source: Source) -> list[list[str]]:
+        return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
+
+    def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> None:
+        """Write CSV: a row's number or name, its labels, and all probabilities."""
+        parts = iter(predicted)
+        first = next(parts, None)  # before anything is written: the file may not be what it should be
+        if first is None:
+            return
+        number = 0
+        with opened(place) as file:
+            writer = csv.writer(file)
+            writer.writerow(["row", "labels", *self.label_names])
+            for source, relaxed, names in chain([first], parts):
+                for index, labels in enumerate(self.named(decoder(relaxed), source)):
+                    values = (f"{value:.6g}" for value in relaxed[index].tolist())
+                    writer.writerow([number if names is None else names[index], ";".join(labels), *values])
+                    number += 1
+
+    answer: ClassVar[Schema] = {
+        "type": "object",
+        "properties": {
+            "labels": {"type": "array", "items": {"type": "string"}},
+            "probabilities": {"type": "object", "additionalProperties": {"type": "number"}},
+        },
+    }
+
+    def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Any]) -> list[Any]:
+        pairs = zip(self.named(decoder(relaxed), source), rounded(relaxed), strict=True)
+        return [
+            {"labels": labels, "probabilities": dict(zip(self.label_names, values, strict=True))}
+            for labels, values in pairs
+        ]
+
+    def described(self) -> dict[str, Any]:
+        return {"labels": self.label_names}
+
+    def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
+        from lossnet.outputs.panels.labels import sections
+
+        return sections(evidence, tell)
+
+
+class DecodedLabels(Meter):
+    """Metrics of relaxed label sets, each way of choosing labels in its own column.
+
+    ``f1`` is at 0.5, ``f1_tuned`` at the threshold, ``f1_expected`` of the sets with the highest expected F1;
+    the other metrics are at 0.5.
+
+    >>> import torch
+    >>> DecodedLabels(0.2).measure(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]))["f1_tuned"]
+    1.0
+    """
+
+    metrics = (*LabelMeter.metrics, F1_TUNED, THRESHOLD, F1_EXPECTED)
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._decoders: tuple[Decoder, ...] = (Threshold(), Threshold(threshold), ExpectedF1())
+        self._meters = tuple(LabelMeter() for _ in self._decoders)
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        for decoder, meter in zip(self._decoders, self._meters, strict=True):
+            meter.add(decoder(predicted), truth)
+
+    def compute(self) -> dict[str, float]:
+        plain, tuned, expected = (meter.compute() for meter in self._meters)
+        return plain | {"f1_tuned": tuned["f1"], "threshold": self._threshold, "f1_expected": expected["f1"]}

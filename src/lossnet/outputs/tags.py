@@ -1,0 +1,198 @@
+"""A tag for every token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lossnet.data import Sentences, Source, TagColumn, TagSet, Target
+from lossnet.data.schemes import detect, mark
+from lossnet.decoding import Decoder, Nearest
+from lossnet.energies import Chain, Sum, TagLM
+from lossnet.files import opened
+from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.outputs.base import Output, Predicted
+from lossnet.scores import Meter, TagMeter, TokenCost
+from lossnet.settings import Settings
+from lossnet.spaces import Tags as TagSpace
+from lossnet.spans import find_spans
+
+if TYPE_CHECKING:
+    from lossnet.report.evidence import Evidence, Section, Tell
+
+__all__ = ["Tags"]
+
+_TOKEN: Schema = {
+    "type": "object",
+    "properties": {
+        "token": {"type": "string"},
+        "tag": {"type": "string"},
+        "probability": {"type": "number"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Tags(Output[TagColumn]):
+    """The names of the tags, and how files mark spans with them.
+
+    >>> tags = Tags(TagSet(("N", "V")))
+    >>> tags.names, tags.space(Settings()).tags
+    (('N', 'V'), 2)
+    """
+
+    kind = "tags"
+    summary = "a tag for every token"
+    target = TagColumn
+    level: ClassVar[Level] = "position"
+    score = TokenCost()
+
+    tag_set: TagSet
+
+    @classmethod
+    def fit(cls, parts: Sequence[TagColumn]) -> Tags:
+        return cls(TagSet.fit(part.tags for part in parts))
+
+    def preparing(self, targets: Callable[[], Iterable[TagColumn]]) -> Callable[[TagColumn], TagColumn]:
+        """Return what gives tags their numbers and turns those that mark spans into BIOES.
+
+        How files mark spans is seen from all of their tags: they may do it otherwise than training's.
+        """
+        scheme = detect(_AllTags(targets)) if self.tag_set.scheme else None
+        return lambda target: target.in_scheme(scheme).encoded(self.tag_set)
+
+    def matches(self, target: Target) -> bool:
+        return isinstance(target, TagColumn)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.tag_set.names
+
+    @classmethod
+    def describe(cls, parts: Sequence[TagColumn], frequent: int = 10) -> dict[str, Any]:
+        counts = Counter(tag for part in parts for tags in part.tags for tag in tags)
+        scheme = detect([tags for part in parts for tags in part.tags])
+        return {
+            "tags": len(counts),
+            "scheme": scheme or "no spans",
+            "frequent_tags": tuple(counts.most_common(frequent)),
+        }
+
+    # ------------------------------------------------------------------ networks and energies
+
+    def space(self, settings: Settings) -> TagSpace:
+        return self._space
+
+    @cached_property
+    def _space(self) -> TagSpace:
+        return TagSpace(len(self.names), self.names if self.tag_set.scheme else ())
+
+    @property
+    def logits(self) -> int:
+        return len(self.names)
+
+    def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Sum:
+        tags, hidden = len(self.names), settings.energy_hidden
+        encoder: Any = source.network(settings, "position", "energy")
+        # InfNet+ §5: GE(a), GE(b) and GE(c)
+        directions = {"none": (), "forward": (False,), "both": (False, True), "words": (False, True)}
+        models = [TagLM(tags, hidden, backward) for backward in directions[settings.tag_models]]
+        if settings.tag_models == "words":
+            models += [
+                TagLM(tags, hidden, backward, encoder.words.width, settings.word_model_weight)
+                for backward in (False, True)
+            ]
+        return Sum(encoder, Chain(encoder.width, tags), *models)
+
+    # ------------------------------------------------------------------ how good predictions are
+
+    @property
+    def decoders(self) -> Mapping[str, Callable[[float], Decoder]]:  # type: ignore[override]
+        """The likeliest tags, of whole spans where tags mark spans."""
+        return {"best": lambda tuned: Nearest(self._space)}
+
+    def meter(self, threshold: float) -> Meter:
+        return _DecodedTags(Nearest(self._space), self._space.names)
+
+    # ------------------------------------------------------------------ what a model keeps
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        return self.tag_set.state(), {}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Tags:
+        return cls(TagSet.from_state(content))
+
+    # ------------------------------------------------------------------ predictions
+
+    def named(self, decoded: Tensor, source: Source) -> list[list[tuple[str, str]]]:
+        """Return the tokens of each sentence with their tags; spans are marked as the training files did."""
+        assert isinstance(source, Sentences)
+        scheme, sentences = self.tag_set.scheme, []
+        for tokens, row in zip(source.tokens, decoded.argmax(-1).tolist(), strict=True):
+            tags = tuple(self.names[number] for number in row[: len(tokens)])
+            if scheme is not None:
+                tags = mark(find_spans(tags), len(tags), scheme)
+            sentences.append(list(zip(tokens, tags, strict=True)))
+        return sentences
+
+    def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> None:
+        """Write lines of token, tab and tag, with an empty one between sentences."""
+        parts = iter(predicted)
+        first = next(parts, None)  # before anything is written: the file may not be what it should be
+        if first is None:
+            return
+        with opened(place) as file:
+            for source, relaxed, _ in chain([first], parts):
+                for sentence in self.named(decoder(relaxed), source):
+                    file.writelines(f"{token}\t{tag}\n" for token, tag in sentence)
+                    file.write("\n")
+
+    answer: ClassVar[Schema] = {"type": "array", "items": _TOKEN}
+
+    def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Any]) -> list[Any]:
+        sentences = zip(self.named(decoder(relaxed), source), relaxed.max(-1).values.tolist(), strict=True)
+        return [
+            [
+                {"token": token, "tag": tag, "probability": round(value, 6)}
+                for (token, tag), value in zip(named, values, strict=False)
+            ]
+            for named, values in sentences
+        ]
+
+    def described(self) -> dict[str, Any]:
+        return {"tags": self.names, "scheme": self.tag_set.scheme}
+
+    def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
+        from lossnet.outputs.panels.tags import sections
+
+        return sections(evidence, tell)
+
+
+@dataclass(frozen=True)
+class _AllTags:
+    """The tags of all sentences, which may be gone through more than once."""
+
+    targets: Callable[[], Iterable[TagColumn]]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return (tags for target in self.targets() for tags in target.tags)
+
+
+class _DecodedTags(TagMeter):
+    """Metrics of relaxed tags."""
+
+    def __init__(self, decoder: Decoder, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._decoder = decoder
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        super().add(self._decoder(predicted), truth)

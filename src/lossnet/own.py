@@ -1,0 +1,91 @@
+"""Networks and energies of your own, in place of those that a task would make."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from lossnet.energies import Energy, Scorer
+
+if TYPE_CHECKING:
+    from lossnet.task import Task
+
+__all__ = ["Factory", "OwnParts"]
+
+#: a module, which is copied; or a class or function that makes one, see `OwnParts`
+Factory = nn.Module | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnParts:
+    """A task net and an energy of your own, each a module, a class, or a function that returns a module.
+
+    A module is copied, so that every run starts from it.  A class or function that needs two arguments is
+    called with the numbers of inputs and of logits, as `torch.nn.Linear` is; one that needs a single argument
+    is called with the `Task`; others without any.  An energy may be any module that maps inputs and candidates
+    ``(batch, K, *event)`` to energies ``(batch, K)``.
+
+    Args:
+        task_net: maps inputs to logits.
+        energy: judges outputs.
+        frozen: whether the energy, pretrained elsewhere, stays as it is.
+
+    >>> from lossnet.inputs import Features
+    >>> from lossnet.outputs import Labels
+    >>> from lossnet.task import Task
+    >>> OwnParts(task_net=nn.Linear).make_task_net(Task(Features.of_size(4), Labels.of_size(3)))
+    Linear(in_features=4, out_features=3, bias=True)
+    """
+
+    task_net: Factory | None = None
+    energy: Factory | None = None
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("task_net", "energy"):
+            part = getattr(self, name)
+            if part is not None and not callable(part):
+                what = f"{name} is {part!r}; give a torch.nn.Module"
+                raise TypeError(f"{what}, a class of modules, or a function that returns one")
+        if self.frozen and self.energy is None:
+            raise ValueError("a frozen energy must be given: energy=…")
+
+    @property
+    def names(self) -> list[str]:
+        """The parts that are given, by name."""
+        return [name for name in ("task_net", "energy") if getattr(self, name) is not None]
+
+    def make_task_net(self, task: Task) -> nn.Module:
+        """Return a new task net."""
+        return _made(self.task_net, task, "task_net")
+
+    def make_energy(self, task: Task) -> Energy:
+        """Return a new energy."""
+        energy = _made(self.energy, task, "energy")
+        if not isinstance(energy, Energy):
+            energy = Scorer(energy)
+        return energy.requires_grad_(False) if self.frozen else energy
+
+
+def _made(factory: Any, task: Task, name: str) -> nn.Module:
+    if isinstance(factory, nn.Module):
+        return copy.deepcopy(factory)
+    required = [
+        parameter
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind in (0, 1)  # positional
+    ]
+    arguments: tuple[Any, ...] = ()
+    if len(required) == 1:
+        arguments = (task,)
+    elif len(required) > 1:
+        arguments = (task.input.width, task.output.logits)
+    module = factory(*arguments)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} made {type(module).__name__}, not a torch.nn.Module")
+    return module

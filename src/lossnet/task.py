@@ -1,0 +1,168 @@
+"""A task: a kind of input and a kind of output that go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lossnet.data import DataError, Examples, Source
+from lossnet.energies import Energy
+from lossnet.inputs import Arrays, Fitting, Input
+from lossnet.outputs import Output
+from lossnet.own import OwnParts
+from lossnet.scores import Score
+from lossnet.settings import Settings
+from lossnet.spaces import Space
+from lossnet.training.evaluation import Views
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything about a run that depends on what goes in and what comes out.
+
+    >>> from lossnet.inputs import Features
+    >>> from lossnet.outputs import Labels
+    >>> task = Task(Features.of_size(4), Labels.of_size(3))
+    >>> task.title, task.units
+    ('sets of labels from feature vectors', 3)
+    """
+
+    input: Input[Any, Any]
+    output: Output[Any]
+    own: OwnParts = field(default_factory=OwnParts)
+
+    def __post_init__(self) -> None:
+        if self.output.level not in self.input.levels:
+            offered = " and ".join(self.input.levels)
+            what = f"{self.output.kind} need features of each {self.output.level}"
+            raise DataError(f"{what}, and {self.input.summary} have them of each {offered} only")
+
+    @classmethod
+    def fit(cls, parts: Sequence[Examples], fitting: Fitting | None = None) -> Task:
+        """Return the task that training, validation and test data pose, fitted on the first of them."""
+        train = parts[0]
+        if train.target is None:
+            raise DataError("training data have no outputs; give labels, tags or masks")
+        source = _kind_for(train.source, Input.kinds.values(), "source", "input")
+        output = _kind_for(train.target, Output.kinds.values(), "target", "output")
+        targets = [part.target for part in parts if part.target is not None]
+        return cls(
+            source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets)
+        )
+
+    def prepare(self, parts: Sequence[Examples]) -> list[Examples]:
+        """Return data as networks, losses and metrics read them."""
+        targets = [part.target for part in parts if part.target is not None]
+        prepare = self.output.preparing(lambda: targets)
+        return [
+            part.replace(
+                self.input.prepare(part.source), None if part.target is None else prepare(part.target)
+            )
+            for part in parts
+        ]
+
+    def read(self, x: Any) -> Examples:
+        """Return raw inputs, as a user has them, as prepared data without truth."""
+        return Examples(self.input.prepare(self.input.read(x)))
+
+    def matches(self, data: Examples) -> bool:
+        """Whether prepared data pose this very task."""
+        target = data.target is None or self.output.matches(data.target)
+        return target and self.input.matches(data.source)
+
+    @property
+    def title(self) -> str:
+        """What is predicted from what, in a few words."""
+        return f"{self.output.summary} from {self.input.summary}"
+
+    @property
+    def kind(self) -> str:
+        """What kind of output it has."""
+        return self.output.kind
+
+    @property
+    def score(self) -> Score:
+        """The score that predictions should be good at."""
+        return self.output.score
+
+    @property
+    def units(self) -> int:
+        """The units of an output that cross-entropy sums over and the score's cost does not."""
+        return self.output.units(self.input)
+
+    def space(self, settings: Settings) -> Space:
+        """Return the space of outputs."""
+        return self.output.space(settings)
+
+    def task_net(self, settings: Settings) -> nn.Module:
+        """Return a network from inputs to logits."""
+        if self.own.task_net is not None:
+            return self.own.make_task_net(self)
+        return self.output.task_net(self.input, settings)
+
+    def energy(self, settings: Settings, bounded: bool = False) -> Energy:
+        """Return an energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
+        if self.own.energy is not None:
+            return self.own.make_energy(self)
+        return self.output.energy(self.input, settings, bounded)
+
+    def views(self, settings: Settings) -> Views | None:
+        """Return the views in which training and prediction see inputs, if not as a whole."""
+        return self.input.views(settings, self.output.level)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what a model folder keeps: JSON and arrays, for `from_state`."""
+        (inside, arrays), (outside, others) = self.input.state(), self.output.state()
+        content = {
+            "input": {"kind": self.input.kind, **inside},
+            "output": {"kind": self.output.kind, **outside},
+            "own": self.own.names,
+        }
+        named = {f"input/{name}": array for name, array in arrays.items()}
+        return content, named | {f"output/{name}": array for name, array in others.items()}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays, own: OwnParts | None = None) -> Task:
+        """Return the task that `state` described, with those parts of your own that it was used with."""
+        source = _stored_kind(content["input"], Input.kinds, "input")
+        output = _stored_kind(content["output"], Output.kinds, "output")
+        return cls(
+            source.from_state(content["input"], _part("input/", arrays)),
+            output.from_state(content["output"], _part("output/", arrays)),
+            own or OwnParts(),
+        )
+
+    def is_like(self, other: Task) -> bool:
+        """Whether data prepared for one task are prepared for the other."""
+        (mine, arrays), (its, others) = self.state(), other.state()
+        same = mine == its and arrays.keys() == others.keys()
+        return same and all(np.array_equal(array, others[name]) for name, array in arrays.items())
+
+
+def _kind_for(column: Any, kinds: Any, attribute: str, what: str) -> Any:
+    """The kind whose data are of a column's class; of several, the one defined last."""
+    suitable = [kind for kind in kinds if isinstance(column, getattr(kind, attribute))]
+    if not suitable:
+        name = type(column).__name__
+        raise DataError(f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}")
+    return suitable[-1]
+
+
+def _stored_kind(content: Any, kinds: Mapping[str, Any], what: str) -> Any:
+    kind = content.get("kind") if isinstance(content, Mapping) else None
+    if kind not in kinds:
+        known = ", ".join(kinds)
+        advice = "import the module that defines it before the model is loaded"
+        raise ValueError(f"unknown kind of {what} {str(kind)[:40]!r}; known are {known}; {advice}")
+    return kinds[kind]
+
+
+def _part(prefix: str, arrays: Arrays) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,48 @@
+"""Trees of tensors: tensors in tuples, lists, dictionaries and named tuples, nested at will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Tree", "tree_leaves", "tree_map"]
+
+#: a tensor, or a tuple, list, dictionary or named tuple of trees
+Tree = Any
+
+
+def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
+    """Return a tree of the same form with a function applied to each tensor; what is no tensor stays.
+
+    >>> import torch
+    >>> tree_map(len, {"a": torch.zeros(2), "b": (torch.zeros(3), None)})
+    {'a': 2, 'b': (3, None)}
+    """
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: tree_map(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, value) for value in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(tree_map(function, value) for value in tree)
+    return tree
+
+
+def tree_leaves(tree: Tree) -> Iterator[Tensor]:
+    """Yield the tensors of a tree.
+
+    >>> import torch
+    >>> [len(leaf) for leaf in tree_leaves({"a": torch.zeros(2), "b": [torch.zeros(3)]})]
+    [2, 3]
+    """
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from tree_leaves(value)
+    elif isinstance(tree, (tuple, list)):
+        for value in tree:
+            yield from tree_leaves(value)
