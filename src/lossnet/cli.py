@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import os
 import shlex
@@ -12,12 +11,10 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import docstring_parser
-import numpy as np
 import torch
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from rich.console import Console
@@ -26,15 +23,19 @@ from rich.table import Table
 import lossnet
 from lossnet import bench, data, report, stream
 from lossnet.build import METHODS, default_loss
-from lossnet.decoding import Decoder, ExpectedF1, Threshold
+from lossnet.data import Examples
+from lossnet.data.examples import concatenated
+from lossnet.decoding import LABEL_DECODERS
 from lossnet.files import write_json
+from lossnet.loading import describe
+from lossnet.loading import load as load_data
 from lossnet.model import load
+from lossnet.outputs import Predicted
 from lossnet.prediction import Ensemble, Predictor
 from lossnet.run import Run, find_device, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
-from lossnet.training import Dataset, Interrupted, NonFiniteLoss
+from lossnet.training import Interrupted, NonFiniteLoss
 from lossnet.training.distributed import launched_rank
 from lossnet.training.tracking import TRACKERS
 
@@ -64,13 +65,6 @@ TUNE_EXAMPLES = """examples:
   lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
   lossnet train bibtex --recipe runs/tuned/best.yaml
 """
-
-#: how labels are chosen, given a model's tuned threshold
-DECODERS: dict[str, Callable[[float], Decoder]] = {
-    "tuned": Threshold,
-    "0.5": lambda tuned: Threshold(),
-    "expected-f1": lambda tuned: ExpectedF1(),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -222,6 +216,7 @@ def _run(options: Namespace, **others: Any) -> Run:
         data_dir=options.data_dir,
         split=options.split,
         labels=options.labels,
+        words=options.words,
         embeddings=options.embeddings,
         device=options.device,
         progress=not options.quiet,
@@ -263,6 +258,7 @@ def _data_flags(options: Namespace) -> list[str]:
         "--data-dir": options.data_dir and [options.data_dir],
         "--split": options.split and [options.split],
         "--labels": options.labels,
+        "--words": options.words and [options.words],
         "--embeddings": options.embeddings,
     }
     return [str(word) for flag, values in given.items() if values for word in (flag, *values)]
@@ -289,13 +285,10 @@ def _show_trials(found: Found, shown: int = 5) -> None:
 
 def _evaluate(options: Namespace) -> None:
     model, device = _loaded(options), find_device(options.device)
-    if options.split is None and _streams(model, options.data):
+    if options.split is None and model.task.input.streams(options.data):
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
-        metrics = {
-            name: model.task.measure(*model.probabilities(part, device), model.threshold)
-            for name, part in _parts(model, options).items()
-        }
+        metrics = {name: _measured(model, part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options['with'])} more" if options["with"] else ""
     _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
@@ -309,34 +302,25 @@ def _loaded(options: Namespace) -> Predictor:
     return Ensemble([model, *map(load, options["with"])]) if options["with"] else model
 
 
-def _streams(model: Predictor, path: str) -> bool:
-    """Whether a file counts whole and is read in parts."""
-    columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
-    return _is_file(path) and (columns or isinstance(model.task, LabelTask))
+def _measured(model: Predictor, part: Examples, device: str) -> dict[str, float]:
+    relaxed, truth = model.probabilities(part, device)
+    if truth is None:
+        raise ValueError(f"the data have no {model.task.output.kind} to compare with")
+    return model.task.output.meter(model.threshold).measure(relaxed, truth)
 
 
-def _is_file(path: str) -> bool:
-    """Whether there is a file or a pipe."""
-    return Path(path).is_file() or Path(path).is_fifo()
-
-
-def _parts(model: Predictor, options: Namespace) -> dict[str, Dataset]:
-    """What to evaluate on: valid and test of a data set."""
+def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
+    """Read what to evaluate on: valid and test of a data set, or of a file by a given split."""
     task = model.task
-    if isinstance(task, LabelTask) and _is_file(options.data):
-        whole = data.read_inputs(options.data, task.feature_names, task.label_names)
-        if task.preprocessor is not None:
-            whole = task.preprocessor.apply(whole)
-        split = data.Split.read(options.split, len(whole))
-        return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
-    loaded = data.load(
-        options.data,
-        options.data_dir,
-        options.split,
-        preprocessor=task.preprocessor if isinstance(task, LabelTask) else None,
-        lexicon=task.lexicon if isinstance(task, TagTask) else None,
-    )
-    if not task.fits(loaded):
+    if task.input.streams(options.data):
+        read = [part.examples for part in task.input.stream(options.data, task.output.names, labelled=True)]
+        counts = [len(part) for part in read]
+        split = data.Split.read(options.split, sum(counts))
+        rows = {"valid": split.valid, "test": split.test}
+        whole = concatenated(task.prepare(read))
+        return {name: whole.take(numbers) for name, numbers in rows.items()}
+    loaded = load_data(options.data, options.data_dir, options.split, task=task)
+    if not task.matches(loaded.train):
         what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
         raise ValueError(f"{what}; give data like those it was trained on")
     return {"valid": loaded.valid, "test": loaded.test}
@@ -344,79 +328,31 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Dataset]:
 
 def _predict(options: Namespace) -> None:
     model = _loaded(options)
-    if isinstance(model.task, TagTask):
-        _predict_tags(model, options)
-        return
-    if options.text is not None:
-        raise ValueError(f"--text is for models that tag sentences; this one predicts {model.task.kind}")
-    if options.input is None:
-        raise ValueError("give a file to predict for")
-    if isinstance(model.task, MaskTask):
-        _predict_masks(model, options)
-        return
-    _check_not_over(options.input, options.output)
-    decode, parts = DECODERS[options.decode](model.threshold), stream.predict_labels(model, options.input)
-    first, row = next(parts), 0  # before anything is written: the file may not be what it should be
-    with _written(options.output) as file:
-        writer = csv.writer(file)
-        writer.writerow(["row", "labels", *model.label_names])
-        for probabilities, _ in chain([first], parts):
-            for values, picks in zip(probabilities, decode(probabilities), strict=True):
-                named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
-                writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
-                row += 1
-
-
-def _predict_tags(model: Predictor, options: Namespace) -> None:
-    """Lines of token, tab and tag, with an empty one between sentences."""
-    assert isinstance(model.task, TagTask)
+    task = model.task
     if (options.text is None) == (options.input is None):
-        raise ValueError("give sentences: as --text, or as a file with one on each line, or in columns")
-    if options.text is None:
-        sentences = stream.predict_tags(model, options.input)
-    else:
-        given = [line for line in options.text.splitlines() if line.strip()]
-        if not given:
+        raise ValueError("give a file to predict for, or --text for models that read sentences")
+    decoder = model.decoder(options.decode or None)
+    if options.text is not None:
+        if task.input.kind != "words":
+            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
+        lines = [line for line in options.text.splitlines() if line.strip()]
+        if not lines:
             raise ValueError("--text has no sentence; give some words")
-        sentences = iter(model.tag(given))
-    _check_not_over(options.input, options.output)
-    first = list(islice(sentences, 1))  # before anything is written: the file may not be what it should be
-    with _written(options.output) as file:
-        for tokens in chain(first, sentences):
-            file.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
-            file.write("\n")
+        examples = task.read(lines)
+        predicted = iter([Predicted(examples.source, model.probabilities(examples)[0])])
+    else:
+        _check_not_over(options.input, options.output)
+        predicted = stream.predict(model, options.input)
+    line = task.output.write(predicted, decoder, options.output)
+    if line is not None:
+        _print(line)
 
 
 def _check_not_over(source: Path | str | None, target: Path | None) -> None:
     """Refuses to write where the input lies: it is not read whole before."""
     there = source is not None and Path(source).exists() and target is not None and target.exists()
     if there and os.path.samefile(str(source), str(target)):
-        raise ValueError(f"{target} would be written over what is read; give another place with -o")
-
-
-@contextmanager
-def _written(path: Path | None) -> Iterator[TextIO]:
-    """A file to write to, or what is printed."""
-    if path is None:
-        yield sys.stdout
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        yield file
-
-
-def _predict_masks(model: Predictor, options: Namespace) -> None:
-    assert isinstance(model.task, MaskTask)
-    if options.output is None:
-        raise ValueError("masks are written as images: give a folder with -o")
-    source = Path(options.input)
-    _check_not_over(source, options.output if source.is_dir() else options.output / f"{source.stem}.png")
-    count = 0
-    for name, image in data.stream_pictures(options.input, model.task.channels):
-        options.output.mkdir(parents=True, exist_ok=True)
-        data.write_mask(options.output / f"{name}.png", model.predict(image[None])[0])
-        count += 1
-    _print(f"{count} mask{'s' * (count != 1)} in {options.output}")
+        raise ValueError(f"{target} is the input file; choose another --output")
 
 
 def _export(options: Namespace) -> None:
@@ -445,7 +381,7 @@ def _serve(options: Namespace) -> None:
 
     def ready(address: str) -> None:
         # In one line, however long, for programs that wait for it.
-        print(f"serving {options.model} ({model.task.kind}) on {address}, Ctrl-C stops", flush=True)
+        print(f"serving {options.model} ({model.task.output.kind}) on {address}, Ctrl-C stops", flush=True)
 
     serve(model, options.host, options.port, limits, token, options.threads, ready)
 
@@ -466,9 +402,15 @@ def _data(options: Namespace) -> None:
         return
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
-    shown = data.describe(options.name, options.data_dir, options.split, options.labels)
+    shown = describe(options.name, options.data_dir, options.split, options.labels, words=options.words)
     table = Table("property", "value", title=shown.name)
-    for key, value in dataclasses.asdict(shown).items():
+    facts = dataclasses.asdict(shown)
+    facts = {
+        **{key: facts.pop(key) for key in ("name", "description", "split_name", "instances")},
+        **facts.pop("facts"),
+        **facts,
+    }
+    for key, value in facts.items():
         table.add_row(key.replace("_", " "), _readable(value))
     _print(table)
 
@@ -605,7 +547,8 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     _add_others(prediction)
     prediction.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
     prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
-    prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
+    ways = ", ".join(LABEL_DECODERS)
+    prediction.add_argument("--decode", type=str, default="", help=f"how labels are chosen: {ways}")
     commands.add_subcommand("predict", prediction, help="predict with a model")
 
     exporting = _parser(
@@ -700,6 +643,7 @@ def _add_data_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--labels", type=str | None, nargs="+", help="label columns or patterns, for CSV and such"
     )
+    parser.add_argument("--words", type=str | None, help="a column of texts, read as sentences, in a CSV")
 
 
 def _add_settings(parser: ArgumentParser, title: str) -> None:

@@ -27,8 +27,8 @@ class OwnParts:
 
     A module is copied, so that every run starts from it.  A class or function that needs two arguments is
     called with the numbers of inputs and of logits, as `torch.nn.Linear` is; one that needs a single argument
-    is called with the `Task`; others without any.  An energy may be any module that maps inputs and candidates
-    ``(batch, K, *event)`` to energies ``(batch, K)``.
+    is called with the `Task`; others without any.  An energy may be any module that maps inputs and
+    candidates ``(batch, K, *event)`` to energies ``(batch, K)``.
 
     Args:
         task_net: maps inputs to logits.

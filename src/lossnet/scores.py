@@ -363,7 +363,7 @@ def _(space: Mask) -> Meter:
 
 
 def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the metrics of relaxed predictions ``(instances, *event)``, decoded as the space does by default.
+    """Return the metrics of relaxed predictions ``(instances, *event)``, decoded as the space does.
 
     >>> metrics(MultiLabel(2), torch.tensor([[0.9, 0.4]]), torch.tensor([[1.0, 0.0]]))["f1"]
     1.0

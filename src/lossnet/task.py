@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lossnet.data import DataError, Examples, Source
+from lossnet.data import DataError, Examples
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Fitting, Input
 from lossnet.outputs import Output
@@ -53,9 +53,7 @@ class Task:
         source = _kind_for(train.source, Input.kinds.values(), "source", "input")
         output = _kind_for(train.target, Output.kinds.values(), "target", "output")
         targets = [part.target for part in parts if part.target is not None]
-        return cls(
-            source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets)
-        )
+        return cls(source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets))
 
     def prepare(self, parts: Sequence[Examples]) -> list[Examples]:
         """Return data as networks, losses and metrics read them."""
@@ -71,6 +69,10 @@ class Task:
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
         return Examples(self.input.prepare(self.input.read(x)))
+
+    def read_items(self, items: Sequence[Any]) -> Examples:
+        """Return instances that came over HTTP as prepared data without truth."""
+        return Examples(self.input.prepare(self.input.collate(items)))
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""
@@ -151,16 +153,18 @@ def _kind_for(column: Any, kinds: Any, attribute: str, what: str) -> Any:
     suitable = [kind for kind in kinds if isinstance(column, getattr(kind, attribute))]
     if not suitable:
         name = type(column).__name__
-        raise DataError(f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}")
+        raise DataError(
+            f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}"
+        )
     return suitable[-1]
 
 
 def _stored_kind(content: Any, kinds: Mapping[str, Any], what: str) -> Any:
-    kind = content.get("kind") if isinstance(content, Mapping) else None
+    kind = str(content.get("kind") if isinstance(content, Mapping) else None)
     if kind not in kinds:
         known = ", ".join(kinds)
         advice = "import the module that defines it before the model is loaded"
-        raise ValueError(f"unknown kind of {what} {str(kind)[:40]!r}; known are {known}; {advice}")
+        raise ValueError(f"unknown kind of {what} {kind[:40]!r}; known are {known}; {advice}")
     return kinds[kind]
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from sklearn.datasets import load_digits, load_sample_images
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["digits_completion", "digits_pairs", "digits_scenes"]
 

@@ -121,7 +121,9 @@ class Masks(Output[MaskStack]):
         },
     }
 
-    def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Picture]) -> list[Any]:
+    def answers(
+        self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Picture]
+    ) -> list[Any]:
         """Return nested arrays for nested arrays, base64 PNG for base64 files."""
         chosen, values = decoder(relaxed).numpy().astype(np.uint8), relaxed.numpy()
         return [

@@ -282,7 +282,9 @@ class Trainer:
         """Measures what an epoch came to, and closes it."""
         self.method.eval()
         whole = stage.predict if self.views is None else self.views.quick(stage.predict)
-        measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
+        relaxed, truth = predict(whole, valid, self.device)
+        assert truth is not None
+        measure = partial(scores.metrics, self.method.space, relaxed, truth)
         self._conclude(stage, self.processes.from_first(measure))
 
     def _conclude(self, stage: Stage, metrics: dict[str, float]) -> None:
