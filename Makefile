@@ -1,7 +1,7 @@
 # Everything happens in .venv; PYTHON chooses the interpreter that makes it.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := src tests docs/conf.py docs/tools
+SOURCES := src benchmarks examples tests docs/conf.py docs/tools
 
 .PHONY: install run test fuzz chromium postgresql triton docs notebooks bench bench-peers clean
 
@@ -13,7 +13,7 @@ install: .venv/installed
 	touch $@
 
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
-	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
+	$(BIN)/python -m benchmarks digits --output runs/digits --jobs 2
 
 test: install chromium postgresql triton  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)
@@ -45,12 +45,12 @@ notebooks: install  ## the tutorials' notebooks, from their pages
 	$(BIN)/python docs/tools/notebooks.py
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
-	$(BIN)/lossnet bench overhead --output runs/overhead
+	$(BIN)/python -m benchmarks overhead --output runs/overhead
 
 bench-peers: install  ## what implicit gradients cost, beside betty and TorchOpt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python betty-ml==0.2.1
-	$(BIN)/lossnet bench hypergradient --device cpu --output runs/hypergradient
+	$(BIN)/python -m benchmarks hypergradient --device cpu --output runs/hypergradient
 
 clean:
 	rm -rf .venv runs build dist docs/api .mypy_cache .ruff_cache .hypothesis

@@ -29,6 +29,9 @@ def replaced(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:  # a full disk does not say which file it is about
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """How fast training is: every ratio in one command, with the machine that it was measured on.
 
-On one core, in processor time: SEAL-NCE on bibtex against the bare loop of ``lossnet bench overhead``;
-implicit training against SEAL; how far a step is from what its arithmetic and its memory traffic would
-take; how cost grows with labels, candidates and instances; a million sparse rows.  Where there is
+On one core, in processor time: SEAL-NCE on bibtex against the bare loop of ``python -m benchmarks
+overhead``; implicit training against SEAL; how far a step is from what its arithmetic and its memory traffic
+would take; how cost grows with labels, candidates and instances; a million sparse rows.  Where there is
 a GPU: an epoch of bibtex and delicious as CUDA graphs, without, and of ten seeds together.
 """
 
@@ -23,8 +23,8 @@ import torch
 from rich.console import Console
 from scipy import sparse
 
-from lossnet.bench import million, seeds
-from lossnet.bench.overhead import BareLoop, Framework, training_data
+from benchmarks import million, seeds
+from benchmarks.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
 from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
@@ -254,9 +254,9 @@ def _about(content: dict[str, Any]) -> list[str]:
     return [
         "# Speed and scale",
         "",
-        "Made by `lossnet bench speed`; every figure is from [speed.json](speed.json). Processor time of one",
-        "thread, loops in short turns in one process, medians of times and of turns' ratios, unless it says",
-        "otherwise.",
+        "Made by `python -m benchmarks speed`; every figure is from [speed.json](speed.json). Processor",
+        "time of one thread, loops in short turns in one process, medians of times and of turns' ratios,",
+        "unless it says otherwise.",
         f"{where['processor']}, {where['cores']} cores, load average {where['load']:.1f} before it began;",
         ", ".join(f"{name} {version}" for name, version in content["versions"].items()) + ".",
     ]
