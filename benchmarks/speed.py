@@ -224,7 +224,9 @@ def _series(sizes: Sequence[int], seconds: Callable[[int], float]) -> dict[str, 
 def _pass_seconds(rows: int = 320, labels: int = 159, samples: int = 20, turns: int = 3) -> float:
     """The least processor time of a pass over random rows with 30 of 1,000 inputs and 3 labels."""
     generator = np.random.default_rng(0)
-    x = sparse.random_array((rows, 1000), density=0.03, rng=generator, format="csr", dtype=np.float32)
+    x = sparse.random_array(
+        (rows, 1000), density=0.03, random_state=generator, format="csr", dtype=np.float32
+    )
     y = np.zeros((rows, labels), np.uint8)
     np.put_along_axis(y, generator.integers(labels, size=(rows, 3)), 1, axis=1)
     data = MultiLabelData.from_arrays(x, y)

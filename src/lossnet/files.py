@@ -30,7 +30,8 @@ def replaced(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:  # a full disk does not say which file it is about
-        error.filename = str(path)
+        if error.errno is not None:
+            error.filename = str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)
