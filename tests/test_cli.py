@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import lossnet
 import lossnet.report
@@ -659,19 +660,23 @@ def test_train_without_a_report(tmp_path, capsys):
     assert "the report is in" not in capsys.readouterr().out
 
 
-def full(*arguments, **options):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.parametrize(
-    ("module", "name", "file"),
+    ("function", "error", "file"),
     [
-        ("lossnet.files.os", "replace", "checkpoint.safetensors"),
-        ("lossnet.model.Path", "write_bytes", ""),
+        ("lossnet.files.os.replace", OSError(errno.ENOSPC, "full"), "checkpoint.safetensors"),
+        ("lossnet.model.Path.write_bytes", OSError(errno.ENOSPC, "full"), ""),
+        (
+            "lossnet.training.checkpoint.save_file",
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "checkpoint.safetensors",
+        ),
     ],
 )
-def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, monkeypatch, capsys, module, name, file):
-    monkeypatch.setattr(f"{module}.{name}", full)
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, monkeypatch, capsys, function, error, file):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(function, fail)
     options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--output", tmp_path / "run"]
     message = failed(["train", "digits-pairs", *options], capsys)
     where = tmp_path / "run" / file
