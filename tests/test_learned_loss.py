@@ -138,7 +138,7 @@ def test_a_step_needs_a_call_since_the_last_step(energy, model, batch):
     with pytest.raises(RuntimeError, match="call the criterion on a batch before"):
         criterion.step()
     with pytest.raises(TypeError, match="takes x, logits and y, or none"):
-        criterion.step(batch.x, model(batch.x))
+        criterion.step(batch.x)
 
 
 def test_a_call_without_gradients_is_not_remembered(energy, model, batch):

@@ -137,7 +137,7 @@ class LearnedLoss(nn.Module):
         parameters = self._trained()
         if not parameters:
             raise RuntimeError("the energy has no trainable parameters; leave out criterion.step()")
-        if (logits is None) != (y is None):
+        if len({x is None, logits is None, y is None}) > 1:
             raise TypeError("criterion.step() takes x, logits and y, or none of them")
         seen, self._seen = self._seen, []
         if logits is not None and y is not None:
