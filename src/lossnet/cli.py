@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-import docstring_parser
 import numpy as np
 import torch
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -30,9 +29,10 @@ from lossnet.decoding import Decoder, ExpectedF1, Threshold
 from lossnet.files import write_json
 from lossnet.model import load
 from lossnet.prediction import Ensemble, Predictor
+from lossnet.recipes import recipe_names_of, recipe_settings
 from lossnet.run import Run, find_device, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
-from lossnet.settings import Settings, recipe_names_of, recipe_settings
+from lossnet.settings import Settings, all_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
 from lossnet.training.distributed import launched_rank
@@ -674,7 +674,7 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random")
-    parser.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
+    parser.add_argument("--recipe", type=str | None, help="a recipe, such as bibtex/seal-nce, or a YAML file")
     _add_data_options(parser)
     parser.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
@@ -704,13 +704,9 @@ def _add_data_options(parser: ArgumentParser) -> None:
 
 def _add_settings(parser: ArgumentParser, title: str) -> None:
     """A flag for each setting, with its type, default and help from `Settings`."""
-    parsed = docstring_parser.parse(Settings.__doc__ or "")
-    texts = {entry.arg_name: entry.description for entry in parsed.params}
-    types = get_type_hints(Settings)
     group = parser.add_argument_group(title)
-    for field in dataclasses.fields(Settings):
-        flag = _flag(field.name)
-        group.add_argument(flag, type=types[field.name], default=field.default, help=texts[field.name])
+    for one in all_settings().values():
+        group.add_argument(_flag(one.name), type=one.type, default=one.default, help=one.help)
 
 
 def _flag(setting: str) -> str:

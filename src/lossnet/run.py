@@ -25,7 +25,8 @@ from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.data import load as load_data
 from lossnet.files import write_json
 from lossnet.model import Model
-from lossnet.settings import Settings, recipe_settings
+from lossnet.recipes import recipe_settings
+from lossnet.settings import Settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
 from lossnet.training.distributed import Processes, joined

@@ -26,7 +26,8 @@ from torch.nn.utils import clip_grad_norm_
 from lossnet.build import build
 from lossnet.data import MultiLabelData, find, load
 from lossnet.files import write_json
-from lossnet.settings import Settings, recipe_settings
+from lossnet.recipes import recipe_settings
+from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 

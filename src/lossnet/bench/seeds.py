@@ -26,8 +26,9 @@ from rich.table import Table
 from lossnet.data import Loaded, MultiLabelData, find, load
 from lossnet.files import write_json
 from lossnet.methods import Stage
+from lossnet.recipes import recipe_settings
 from lossnet.run import Run, find_device, new_model, placed, trainer_of
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
 from lossnet.training.tracking import Tracker
 
