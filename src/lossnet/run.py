@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from lossnet.build import build, check_names, default_loss
+from lossnet.build import METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Loaded, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.data import load as load_data
@@ -256,14 +256,11 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of a model by its own settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
-    rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
-    rates["energy"] = settings.energy_lr
-    rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
     return Trainer(
         model.method,
-        lr=rates,
+        lr=METHODS[names["method"]].learning_rates(settings),
         weight_decay=settings.weight_decay,
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,

@@ -131,9 +131,7 @@ class Settings:
         "language models of tags in the energy: none, forward (the paper's GE(a)), both directions (b), or "
         "both without and with words (c)",
     )
-    word_model_weight: float = setting(
-        1.0, "energy", "γ, the weight of those with words", search=(0.1, 10.0), at_least=0
-    )
+    word_model_weight: float = setting(1.0, "energy", "γ, the weight of those with words", at_least=0)
 
     energy_weight: float = setting(
         1.0, "method", "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0)
@@ -145,18 +143,10 @@ class Settings:
     energy_steps: int = setting(1, "method", "energy steps on each batch, n_E", search=(1, 12), above=0)
     task_steps: int = setting(1, "method", "task-net steps on each batch, n_T", search=(1, 8), above=0)
     samples: int = setting(
-        20,
-        "method",
-        "candidates that a contrastive loss or regression-s draws for each instance",
-        search=(5, 80),
-        above=0,
+        20, "method", "candidates that a contrastive loss or regression-s draws", search=(5, 80), above=0
     )
     perturb_std: float = setting(
-        1.0,
-        "method",
-        "standard deviation of regression-s's noise on the logits",
-        search=(0.1, 3.0),
-        at_least=0,
+        1.0, "method", "deviation of regression-s's noise on the logits", search=(0.1, 3.0), at_least=0
     )
     implicit_weight: float = setting(
         1000.0, "method", "μ, the weight of the implicit term in the energy's gradient", search=(1.0, 1e4)
@@ -169,10 +159,7 @@ class Settings:
         at_least=0,
     )
     implicit_every: int = setting(
-        0,
-        "method",
-        "the implicit term is part of every n-th energy step on a batch; 0 for the last one",
-        at_least=0,
+        0, "method", "the implicit term is part of every n-th energy step; 0 for the last one", at_least=0
     )
     implicit_through: Literal["cost", "prediction", "everything"] = setting(
         "cost",
@@ -191,28 +178,17 @@ class Settings:
         "features, or is a network of its own",
     )
     perceptron_weight: float = setting(
-        1.0,
-        "method",
-        "λ, the weight of the task net's part in InfNet+'s game",
-        search=(0.1, 10.0),
-        at_least=0,
+        1.0, "method", "λ, the weight of the task net in InfNet+'s game", search=(0.1, 10.0), at_least=0
     )
     zero_truncation: bool = setting(
-        False,
-        "method",
-        "whether the networks of InfNet and InfNet+ see their objective truncated at zero too",
+        False, "method", "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
     )
 
     inference_lr: float = setting(
         0.1, "inference", "step size of gradient-based inference", search=(5e-3, 5.0)
     )
     inference_steps: int = setting(
-        20,
-        "inference",
-        "steps of gradient-based inference",
-        search=(5, 50),
-        at_least=0,
-        at_most=10_000,
+        20, "inference", "steps of gradient-based inference", search=(5, 50), at_least=0, at_most=10_000
     )
     inference_update: Literal["mirror", "gradient"] = setting(
         "mirror", "inference", "mirror descent in the logits, or projected gradient in the output"
@@ -240,25 +216,16 @@ class Settings:
         1, "images", "how many times larger than images are the U-Net sees them", above=0, at_most=8
     )
     crop: int = setting(
-        0,
-        "images",
-        "side of the square crops that training and prediction see of images; 0 for whole images",
-        at_least=0,
+        0, "images", "side of the square crops that networks see of images; 0 for whole images", at_least=0
     )
     flips: bool = setting(
         False, "images", "whether images are also seen mirrored, in training and prediction"
     )
     warp: float = setting(
-        0.0,
-        "images",
-        "how far training turns (radians) and stretches (natural log) images at random",
-        at_least=0,
+        0.0, "images", "how far training turns (radians) and stretches (log) images at random", at_least=0
     )
     colour: float = setting(
-        0.0,
-        "images",
-        "how far training changes brightness, contrast and tint of images at random",
-        at_least=0,
+        0.0, "images", "how far training changes brightness, contrast and tint at random", at_least=0
     )
     patches: float = setting(
         0.0,
@@ -268,9 +235,7 @@ class Settings:
         at_most=1,
     )
     noise: Literal["pixels", "blocks", "smooth"] = setting(
-        "pixels",
-        "images",
-        "how samples and perturbations of masks are correlated: each pixel alone, in blocks, or smoothly",
+        "pixels", "images", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
     )
     noise_scale: float = setting(
         2.0, "images", "side of the blocks, or range of the smooth noise, in pixels", above=0

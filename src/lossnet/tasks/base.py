@@ -48,6 +48,13 @@ class Task(ABC):
     def energy(self, settings: Settings, bounded: bool = False) -> Energy:
         """An energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
 
+    def search_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float] | None]:
+        """Return where settings are searched for this kind of output: None for what it does not use.
+
+        Others are searched where `Settings` says; what has no range here or there is not searched.
+        """
+        return {}
+
     def crops(self, settings: Settings) -> Crops | None:
         """The views in which training and prediction see inputs, if not as a whole."""
         return None

@@ -84,6 +84,11 @@ class MaskTask(Task):
         energy = ImageEnergy(self.channels, size, _filters(settings), dropout=settings.energy_dropout)
         return self._normalised(energy)
 
+    def search_ranges(self, settings: Settings) -> dict[str, tuple[float, float] | None]:
+        # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
+        ranges: dict[str, tuple[float, float] | None] = {"energy_weight": (0.1, 1e3)}
+        return ranges if settings.image_net == "unet" else {**ranges, "task_dropout": None}
+
     def crops(self, settings: Settings) -> Crops | None:
         changes = Distortion(settings.warp, settings.colour, settings.patches)
         distortion = None if changes == Distortion() else changes

@@ -99,6 +99,9 @@ class TagTask(Task):
             ]
         return Sum(encoder, Chain(encoder.width, tags), *models)
 
+    def search_ranges(self, settings: Settings) -> dict[str, tuple[float, float] | None]:
+        return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
+
     def inputs(self, x: Any) -> Sentences:
         """Sentences, as `Sentences`, texts, or sequences of tokens."""
         if not isinstance(x, Sentences):
