@@ -6,11 +6,12 @@ Nothing here imports torch, so that the command line's help is fast.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 __all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "settings_in"]
 
@@ -28,10 +29,11 @@ GROUPS = {
 }
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True)
+class Setting:
     """A setting as it stands in `Settings`.
 
-    Attributes:
+    Args:
         name: of the field; the flag is the same with hyphens.
         type: ``int``, ``float``, ``bool``, ``str``, or a ``Literal`` of words.
         default: its value unless given.
@@ -60,36 +62,19 @@ class Setting(NamedTuple):
         choices = get_args(self.type)
         if choices and value not in choices:
             raise ValueError(f"{self.name} must be one of {', '.join(choices)}, not {value!r}")
-        fits = (  # NaN fits no bound
-            (self.above is None or value > self.above)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.below is None or value < self.below)
-            and (self.at_most is None or value <= self.at_most)
-        )
-        if not fits:
-            bounds = [(name.replace("_", " "), getattr(self, name)) for name in _BOUNDS]
-            wanted = " and ".join(f"{name} {bound}" for name, bound in bounds if bound is not None)
+        bounds = {name: bound for name in _BOUNDS if (bound := getattr(self, name)) is not None}
+        if not all(_BOUNDS[name](value, bound) for name, bound in bounds.items()):  # NaN is never within
+            wanted = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
             raise ValueError(f"{self.name} must be {wanted}, not {value}")
 
 
-_BOUNDS = ("above", "at_least", "below", "at_most")
+_BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 
 
-def setting(
-    default: T,
-    group: str,
-    help: str,
-    *,
-    search: tuple[float, float] | None = None,
-    above: float | None = None,
-    at_least: float | None = None,
-    below: float | None = None,
-    at_most: float | None = None,
-) -> T:
+def setting(default: T, group: str, help: str, **about: Any) -> T:
     """Return a field of `Settings`; the arguments are `Setting`'s."""
-    bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
-    about: T = field(default=default, metadata={"group": group, "help": help, "search": search, **bounds})
-    return about
+    made: T = field(default=default, metadata={"group": group, "help": help, **about})
+    return made
 
 
 @dataclass(frozen=True)
