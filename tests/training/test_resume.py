@@ -20,7 +20,7 @@ from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
 from lossnet.training.checkpoint import optimizer_state, restore_optimizer
-from lossnet.training.descent import descend
+from lossnet.training.engines.descent import descend
 
 SMALL = Settings(
     task_hidden=8,
@@ -64,12 +64,12 @@ def timeless(history):
 def optimizers(fitted):
     return {
         f"{name}.{index}.{key}": torch.as_tensor(value)
-        for name, optimizer in fitted._optimizers.items()
+        for name, optimizer in fitted.state.optimizers.items()
         for index, state in optimizer.state_dict()["state"].items()
         for key, value in state.items()
     } | {
         f"{name}.lr": torch.tensor(optimizer.param_groups[0]["lr"])
-        for name, optimizer in fitted._optimizers.items()
+        for name, optimizer in fitted.state.optimizers.items()
     }
 
 
@@ -387,11 +387,11 @@ def damage(kind, path):
     elif kind == "other format":
         save_file({"w": torch.ones(2)}, path, metadata={"format": "99", "state": "{}"})
     elif kind == "bad state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3", "state": "{"})
     elif kind == "no state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3"})
     elif kind == "empty state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{}"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3", "state": "{}"})
     elif kind == "missing":
         path.unlink()
 

@@ -20,8 +20,8 @@ from lossnet import coins
 from lossnet.cli import main
 from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
 from lossnet.training import Checkpoint
-from lossnet.training.distributed import Processes, joined
-from lossnet.training.draws import WholeBatchDraws
+from lossnet.training.engines import Processes, joined
+from lossnet.training.engines.draws import WholeBatchDraws
 
 WORK = runpy.run_path(str(Path(__file__).with_name("shared_work.py")))
 

@@ -6,6 +6,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from lossnet.training.descent import descend, has_kernel
+from lossnet.training.stacked import Stack
 from torch import nn
 
 from lossnet.bench.seeds import _Eager
@@ -17,8 +19,6 @@ from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training import replicas as replicas_room
 from lossnet.training import trainer as trainer_room
-from lossnet.training.descent import descend, has_kernel
-from lossnet.training.stacked import Stack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
