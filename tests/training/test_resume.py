@@ -19,7 +19,7 @@ from lossnet.cli import main
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
-from lossnet.training.checkpoint import optimizer_state, restore_optimizer
+from lossnet.training.checkpoint import optimizer_state, pack, restore_optimizer, unpack
 from lossnet.training.engines.descent import descend
 
 SMALL = Settings(
@@ -336,8 +336,11 @@ def test_moments_lie_in_memory_as_their_parameters_do(checkpoint):
     net = torch.nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
     optimizer, other = (torch.optim.AdamW(net.parameters(), fused=True) for _ in range(2))
     descend(optimizer, [torch.randn_like(part) for part in net.parameters()], 1.0)
-    Checkpoint(optimizer_state(optimizer)).save(checkpoint)
-    restore_optimizer(other, Checkpoint.load(checkpoint).tensors)
+    tensors = {}
+    packed = pack(optimizer_state(optimizer), "optimizer", tensors)
+    Checkpoint(tensors, {"optimizer": packed}).save(checkpoint)
+    saved = Checkpoint.load(checkpoint)
+    restore_optimizer(other, unpack(saved.state["optimizer"], saved.tensors))
     for name in ("exp_avg", "exp_avg_sq"):
         restored, kept = (one.state[net.weight][name] for one in (other, optimizer))
         assert restored.stride() == net.weight.stride()

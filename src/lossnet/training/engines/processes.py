@@ -200,6 +200,7 @@ class Launch:
 #: variables of rank, number of processes and rank on the machine: torchrun and Ray, srun, Open MPI, MPICH
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -213,16 +214,16 @@ def launch() -> Launch | None:
 
     >>> launch()
     """
+    told = Launch(0, 1, None)
     for names in LAUNCHERS:
-        rank, count, local = (os.environ.get(name) for name in names)
-        if rank is not None and count is not None:
+        rank, count, local = map(os.environ.get, names)
+        if rank is not None and (count is not None or names[0] == "RANK"):
             try:
-                told = Launch(int(rank), int(count), None if local is None else int(local))
+                told = Launch(int(rank), int(count or ""), None if local is None else int(local))
             except ValueError:
-                raise ValueError(f"{names[0]}={rank}, {names[1]}={count}: both must be numbers") from None
+                what = f"{names[0]}={rank} and {names[1]}={count}"
+                raise ValueError(f"{what} do not say which of how many processes this is") from None
             break
-    else:
-        told = Launch(0, 1, None)
     if distributed.is_available() and distributed.is_initialized():
         told = Launch(distributed.get_rank(), distributed.get_world_size(), told.local)
     return told if told.count > 1 else None
