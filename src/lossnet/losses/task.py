@@ -38,21 +38,21 @@ class TaskLoss:
     def __call__(
         self,
         prediction: Prediction,
-        truth: Tensor,
+        truth: Tensor | None,
         energy: EnergyFunction | None = None,
         weight: Weights | None = None,
     ) -> Tensor:
-        """Return the loss, ``()``.
+        """Return the loss, ``()``; without a truth, that of the energy alone.
 
         ``weight`` is that of each instance in the mean, ``(batch,)``; a mapping has those of each term.
         """
         terms = {}
-        if self.ce_weight:
+        if self.ce_weight and truth is not None:
             terms["ce"] = _times(self.ce_weight, self.fixed(prediction, truth))
         if energy is not None and self.energy_weight:
             energies = energy(prediction.relaxed.unsqueeze(1)).squeeze(1)
             terms["energy"] = _times(self.energy_weight, energies)
-        if self.score_weight:
+        if self.score_weight and truth is not None:
             cost = self.score.cost(prediction.relaxed.unsqueeze(1), truth)
             terms["score"] = _times(self.score_weight, cost.squeeze(1))
         if not terms:

@@ -261,9 +261,7 @@ def test_ranks_that_cannot_meet_are_refused(names, tmp_path, command, capfd):
     assert not (tmp_path / "both").exists()
     said = capfd.readouterr().err
     for rank in (0, 1):
-        assert (
-            f"this is process {rank} of 2, but MASTER_ADDR and MASTER_PORT must say where" in said
-        )
+        assert f"this is process {rank} of 2, but MASTER_ADDR and MASTER_PORT must say where" in said
 
 
 def test_ranks_without_a_group_do_not_write_the_same_checkpoint(monkeypatch, tmp_path):
