@@ -84,14 +84,8 @@ def test_another_optimizer_takes_the_steps_of_a_plain_loop(optimizer, train, val
     net = MLP(6, 8, 1, 4)
     plain = MLP(6, 8, 1, 4)
     plain.load_state_dict(net.state_dict())
-    trainer = Trainer(
-        CrossEntropy(net, MultiLabel(4)),
-        optimizer=optimizer,
-        lr=0.01,
-        clip=0.5,
-        batch_size=16,
-        progress=False,
-    )
+    options = {"lr": 0.01, "clip": 0.5, "batch_size": 16, "progress": False}
+    trainer = Trainer(CrossEntropy(net, MultiLabel(4)), optimizer=optimizer, **options)
     theirs = optimizer(list(plain.parameters()), lr=0.01)
     for rows in trainer.state.order(len(train)).split(16):
         batch = train.batch(rows)
@@ -158,7 +152,7 @@ SCHEDULERS = {
     "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=4),
     "lambda": partial(lr_scheduler.LambdaLR, lr_lambda=lambda epoch: 0.9**epoch),
     "one cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
-    "plateau": partial(lr_scheduler.ReduceLROnPlateau, mode="max", patience=0, factor=0.1),
+    "plateau": partial(lr_scheduler.ReduceLROnPlateau, mode="max", patience=0, factor=0.1, threshold=9),
     "two": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,
         [lr_scheduler.ConstantLR(optimizer, 0.1), lr_scheduler.ExponentialLR(optimizer, 0.9)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,17 @@ from torch.optim import Optimizer
 from lossnet import kernels
 from lossnet.sparse import squared_norm
 
-__all__ = ["begun", "descend", "excess", "has_kernel", "laid_out_as", "norm_of", "parameters_of", "step"]
+__all__ = [
+    "begun",
+    "descend",
+    "excess",
+    "has_kernel",
+    "laid_out_as",
+    "norm_of",
+    "ordered",
+    "parameters_of",
+    "step",
+]
 
 #: networks with more tensors, or more numbers, keep a GPU busy with torch's own step
 _TENSORS, _NUMBERS = 16, 1 << 22
@@ -95,6 +105,14 @@ def step(optimizer: Optimizer, gradients: Sequence[Tensor | None]) -> None:
     optimizer.step()
     for parameter in parameters:
         parameter.grad = None
+
+
+def ordered(
+    optimizer: Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor | None]
+) -> list[Tensor | None]:
+    """Return gradients of parameters in the order of the optimizer's, which may have fewer."""
+    known = dict(zip(parameters, gradients, strict=True))
+    return [known[parameter] for parameter in parameters_of(optimizer)]
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

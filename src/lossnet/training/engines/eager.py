@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from lossnet.methods.base import Update
 from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.engines.base import Engine, Job, Readings, RunBatch
-from lossnet.training.engines.descent import descend, parameters_of
+from lossnet.training.engines.descent import descend, ordered, parameters_of
 from lossnet.training.evaluation import Dataset, Views, are_sets, predict
 
 __all__ = ["Eager"]
@@ -80,15 +80,14 @@ class Eager(Engine):
             optimizer = job.optimizers.get(update.network)
             if optimizer is None:
                 continue
-            parameters = parameters_of(optimizer)
             gradients: Gradients
             if update.gradients is None:
                 # Only this network's gradients: those of the other one would pile up unused.
+                parameters = parameters_of(optimizer)
                 gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
             else:
-                every: Iterable[Tensor] = job.method.get_submodule(update.network).parameters()
-                given = dict(zip(every, update.gradients, strict=True))
-                gradients = [given[parameter] for parameter in parameters]
+                network = job.method.get_submodule(update.network)
+                gradients = ordered(optimizer, network.parameters(), update.gradients)
             gradients, loss, measured = self.totals(update, gradients)
             norm = descend(optimizer, gradients, job.clip)
             yield update, {"loss": loss, "gradient_norm": norm, **measured}

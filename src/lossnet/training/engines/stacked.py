@@ -29,7 +29,7 @@ from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer, layers
 from lossnet.nets.layers import hooked
 from lossnet.spaces import MultiLabel
-from lossnet.training.engines.descent import begun, excess, has_kernel, step
+from lossnet.training.engines.descent import begun, excess, has_kernel, ordered, step
 
 __all__ = ["Labels", "Linear", "PerReplica", "Stack", "Streams", "stacking_blocker_of"]
 
@@ -341,7 +341,8 @@ class Stack:
         def descend(index: int) -> None:
             torch._foreach_div_(replicas[index], times[index])
             own = iter(replicas[index])
-            step(self._optimizers[index], [None if part is None else next(own) for part in gradients])
+            given = [None if part is None else next(own) for part in gradients]
+            step(self._optimizers[index], ordered(self._optimizers[index], self._owners[index], given))
 
         self._streams.apart(descend)
         return norms
