@@ -32,10 +32,14 @@ class Eager(Engine):
         _keep_memory()
         self.jobs = jobs
         self._keys: Tensor | None = None
-        self.has_keys = self.fused and self.device.type == "cuda"
         labels = isinstance(jobs[0].method.space, MultiLabel)
         self.truth_is_sets = self.has_keys and labels and are_sets(train, self.device)
         self._run = self.runner()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether batches have random keys."""
+        return self.fused and self.device.type == "cuda"
 
     def runner(self) -> RunBatch:
         """Return what takes a batch's steps: `take_steps`, or something that wraps it."""
