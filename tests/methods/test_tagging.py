@@ -124,7 +124,9 @@ def test_infnets_network_with_and_without_truncation(task_net, energy, batch, ma
     with torch.no_grad():
         energy.terms[0].local.weight *= -30  # sure enough for a margin that is kept in places
     loss = Margin(L1()) if margin else Perceptron(L1())
-    method = InfNet(task_net, energy, SPACE, loss, TaskLoss(energy_weight=0.7, ce_weight=0.2), truncated=truncated)
+    method = InfNet(
+        task_net, energy, SPACE, loss, TaskLoss(energy_weight=0.7, ce_weight=0.2), truncated=truncated
+    )
     _, update = method.stages()[0].updates(batch)
     logits = task_net(batch.x)
     outputs = relaxed_of(logits, batch)
