@@ -72,6 +72,7 @@ class Trainer:
             writes, shows, tracks and calls back.  See `joined`.
         engine: how steps run; by default as suits device and processes.  See `lossnet.training.engines`.
 
+    >>> import numpy as np
     >>> from lossnet.data import MultiLabelData
     >>> from lossnet.methods import CrossEntropy
     >>> from lossnet.nets import MLP
@@ -209,6 +210,7 @@ def fit_together(
     With ``resume``, those with a checkpoint continue from it; it is the same that `Trainer.fit` writes and
     reads, as often as the first trainer says.  Ctrl-C saves all checkpoints and raises `Interrupted`.
 
+    >>> import numpy as np
     >>> from lossnet.data import MultiLabelData
     >>> from lossnet.methods import CrossEntropy
     >>> from lossnet.nets import MLP

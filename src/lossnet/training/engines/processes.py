@@ -234,7 +234,10 @@ def launched_rank() -> int | None:
 
     >>> launched_rank()
     """
-    told = launch()
+    try:
+        told = launch()
+    except ValueError:  # which `joined` raises
+        return None
     return None if told is None else told.rank
 
 
