@@ -142,7 +142,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(message: str, status: int) -> int:
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     rank = launched_rank() or 0
     if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
@@ -157,7 +157,7 @@ def _train(options: Namespace) -> None:
     import torch
 
     from lossnet.run import train
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
     if output is not None and options.resume and (output / "result.json").exists():

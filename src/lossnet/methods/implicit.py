@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.precision import products
 from lossnet.scores import F1, Score
-from lossnet.spaces import Batch, Prediction, Space, mean
+from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
 __all__ = ["Implicit", "Through"]
 
@@ -74,6 +74,7 @@ class Implicit(SEAL):
     """
 
     stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = (*SEAL.per_replica, "weight")
 
     def __init__(
         self,
@@ -108,6 +109,11 @@ class Implicit(SEAL):
             size = sum(parameter.numel() for parameter in task_net.parameters())
             start = torch.randn(size, generator=torch.Generator().manual_seed(0))
             self.register_buffer("steepest", start / start.norm())
+
+    def stacking_blocker(self) -> str | None:
+        if self.solver.needs_parameters:
+            return f"the solver {type(self.solver).__name__} has no stacked form"
+        return super().stacking_blocker()
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
         steps = range(1, self.energy_steps + 1)
@@ -159,7 +165,7 @@ class Implicit(SEAL):
             return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
-        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
+        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None
     ) -> Tensor:
         """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
         logits = prediction.logits.view_as(prediction.logits)
