@@ -38,7 +38,7 @@ _AT_ONCE = 1 << 26
 #: batches that use less of their inputs let steps of the others' weights wait
 _SHARE = 0.8
 #: what methods have beside networks, losses and numbers that may differ
-_FIXED = ("energy_steps", "task_steps", "through", "ratio", "every")
+_FIXED = ("energy_steps", "task_steps", "gradient_path", "max_norm_ratio", "every")
 
 
 def why_alone(trainers: Sequence[Trainer]) -> str | None:
