@@ -99,7 +99,7 @@ def test_names_of_losses_and_solvers_are_their_classes_own():
         ]
         assert products == ([] if solver in (Identity, RankOne) else [3])
     paths = get_args(all_settings()["implicit_through"].type)
-    assert [made("implicit", "nce", implicit_through=path).through for path in paths] == list(paths)
+    assert [made("implicit", "nce", implicit_through=path).gradient_path for path in paths] == list(paths)
     nets = get_args(all_settings()["cost_net"].type)
     built = [type(made("infnet-plus", "margin", cost_net=net).cost_net).__name__.lower() for net in nets]
     assert built == list(nets)
