@@ -12,8 +12,7 @@ import pytest
 
 from lossnet.analysis import tag_scores
 from lossnet.build import METHODS
-from lossnet.cli import main
-from lossnet.data import load
+from lossnet.loading import load
 from lossnet.model import load as load_model
 from lossnet.report import write
 from lossnet.report.markup import VOID
@@ -198,7 +197,7 @@ def test_words_and_tags_are_shown_as_they_are(tags_page):
 def test_sentences_are_running_text_with_what_is_wrong_marked(tags_page, tag_runs):
     model, data = load_model(tag_runs[0]), load(tag_runs[0].parent / "names")
     other = load_model(tag_runs[1])
-    names = model.task.lexicon.tags
+    names = model.label_names
     predicted = [
         [names[n] for n in one.probabilities(data.test)[0][5].argmax(-1)[: len(data.test.tokens[5])].tolist()]
         for one in (model, other)
@@ -252,8 +251,8 @@ def test_figures_of_a_tag_are_those_of_its_seeds(tags_page, tag_runs):
     for folder in tag_runs[1:]:
         model = load_model(folder)
         relaxed, truth = model.probabilities(data.test)
-        place = model.task.lexicon.tags.index("S-PER")
-        scores.append(100 * float(tag_scores(model.task.decoder(0.5)(relaxed), truth).f1[place]))
+        place = model.label_names.index("S-PER")
+        scores.append(100 * float(tag_scores(model.decoder()(relaxed), truth).f1[place]))
     row = re.search(r"<tr><td data-value=\"S-PER\">.*?</tr>", tags_page.source)[0]
     values = re.findall(r"data-value=\"([^\"]*)\"", row)
     assert float(values[5]) == pytest.approx(np.mean(scores), abs=0.001)
@@ -348,30 +347,3 @@ def test_other_rows_under_the_same_name_are_noticed(label_runs, table, tmp_path)
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     page = Page(write([tmp_path / "run"], progress=False))
     assert re.search(r"the data found as mine\.csv are not those of the run: .* now it has", page.text)
-
-
-# ---------------------------------------------------------------- the command
-
-
-def test_the_command(label_runs, tmp_path, capsys):
-    folders = [str(folder) for folder in label_runs]
-    assert main(["report", *folders, "--output", str(tmp_path / "new" / "page.html")]) == 0
-    assert "page.html" in capsys.readouterr().out.replace("\n", "")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
-    assert main(["report", folders[2], folders[2]]) == 0
-    assert (label_runs[2] / "report.html").is_file(), "the same folder given twice counts once"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["nowhere"], "no such folder"), (["{run}", "--output", "{run}"], "is a folder"), ([], "runs")],
-)
-def test_bad_requests_are_one_line(label_runs, arguments, message, capsys):
-    try:
-        status = main(["report", *(part.format(run=label_runs[0]) for part in arguments)])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
