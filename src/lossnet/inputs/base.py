@@ -138,7 +138,7 @@ class Input(ABC, Generic[SourceT, Item]):
     def network(
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
-        """Return a network that gives features of a level or, given ``outputs``, as many logits at that level.
+        """Return a network that gives features of a level or, given ``outputs``, as many logits there.
 
         A network without outputs has a ``width``, that of its features.
         """
@@ -208,7 +208,7 @@ class Input(ABC, Generic[SourceT, Item]):
         return x, None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
-        """Yield random raw inputs of a batch size, of several other sizes where they may vary; one for seed 0."""
+        """Yield random raw inputs of a batch size, of several lengths or sizes; a single one for seed 0."""
         raise ValueError(f"models of {self.summary} cannot be exported")
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
