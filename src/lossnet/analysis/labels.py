@@ -184,7 +184,7 @@ class Interactions:
 
     def _correlation_with(self, matrix: Tensor) -> float:
         values = torch.stack([self._upper(self.learned), self._upper(matrix)]).double()
-        if (values.std(1) == 0).any() or values.shape[1] < 2:
+        if values.shape[1] < 2 or (values.std(1) == 0).any():
             return float("nan")
         return float(np.corrcoef(values.cpu().numpy())[0, 1])
 
