@@ -110,6 +110,10 @@ class Source(Column):
         """Return 1 for real units and 0 for padding, ``(batch, *units)``; None where nothing is padded."""
         return None
 
+    def whole(self) -> Self:
+        """Return the same inputs without a mask, for outputs that are of instances and not of their units."""
+        return self
+
     @property
     def lengths(self) -> Tensor | None:
         """Number of units of each instance ``(n,)``, where they differ."""

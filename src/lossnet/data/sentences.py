@@ -233,6 +233,7 @@ class Sentences(Source):
     columns: Mapping[str, Texts] = field(default_factory=dict)
     lexicon: Lexicon | None = None
     column: str | None = None
+    masked: bool = True
 
     def __post_init__(self) -> None:
         lengths = [len(sentence) for sentence in self.tokens]
@@ -261,8 +262,13 @@ class Sentences(Source):
         """Return some sentences, padded to the longest of them."""
         return self._numbers[torch.from_numpy(self._layout.places(indices))].long()
 
-    def mask(self, indices: Rows) -> Tensor:
+    def mask(self, indices: Rows) -> Tensor | None:
+        if not self.masked:
+            return None
         return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
+
+    def whole(self) -> Sentences:
+        return replace(self, masked=False)
 
     @property
     def lengths(self) -> Tensor:
@@ -276,7 +282,7 @@ class Sentences(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
+        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths, self.masked)
 
     @property
     def dense_bytes(self) -> int:
@@ -472,20 +478,23 @@ class _ResidentTokens(Source):
     are padded to the longest sentence, rounded up, so that they have few different shapes.
     """
 
-    def __init__(self, numbers: Tensor, lengths: Tensor) -> None:
-        self.numbers, self._lengths = numbers, lengths
+    def __init__(self, numbers: Tensor, lengths: Tensor, masked: bool = True) -> None:
+        self.numbers, self._lengths, self._masked = numbers, lengths, masked
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
-        return _ResidentTokens(self.numbers[chosen.to(self.numbers.device)], self._lengths[chosen])
+        numbers = self.numbers[chosen.to(self.numbers.device)]
+        return _ResidentTokens(numbers, self._lengths[chosen], self._masked)
 
     def batch(self, indices: Rows) -> Tensor:
         return _rows_on_device(self.numbers, indices, self._lengths).long()
 
-    def mask(self, indices: Rows) -> Tensor:
+    def mask(self, indices: Rows) -> Tensor | None:
+        if not self._masked:
+            return None
         return (self.batch(indices)[..., 0] != 0).to(torch.float32)
 
     @property
