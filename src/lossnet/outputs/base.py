@@ -15,7 +15,7 @@ from lossnet.data import Source, Target
 from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Input, Level, Schema
-from lossnet.scores import Meter, Metric, Score
+from lossnet.scores import Decoded, Meter, Metric, Score, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Space
 
@@ -119,9 +119,9 @@ class Output(ABC, Generic[TargetT]):
         """Return the threshold to predict with, from validation predictions and truth."""
         return 0.5
 
-    @abstractmethod
     def meter(self, threshold: float) -> Meter:
-        """Return a meter of relaxed predictions, for whatever ways of decoding are to be compared."""
+        """Return a meter of relaxed predictions: the space's own, decoded in the default way."""
+        return Decoded(meter(self.space(Settings())), self.decoder(None, threshold))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

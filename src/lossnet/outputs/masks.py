@@ -20,7 +20,7 @@ from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema
 from lossnet.outputs.base import Output, Predicted, rounded
-from lossnet.scores import IoU, MaskMeter, Meter
+from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth
 
@@ -81,11 +81,6 @@ class Masks(Output[MaskStack]):
             filters, dropout = images.filters(settings), settings.energy_dropout
             energy = ImageEnergy(images.channels, size, filters, dropout=dropout)
         return images.normalised(energy)
-
-    # ------------------------------------------------------------------ how good predictions are
-
-    def meter(self, threshold: float) -> Meter:
-        return _DecodedMasks(threshold)
 
     # ------------------------------------------------------------------ what a model keeps
 
@@ -158,17 +153,6 @@ class Masks(Output[MaskStack]):
         from lossnet.outputs.panels.masks import sections
 
         return sections(evidence, tell)
-
-
-class _DecodedMasks(MaskMeter):
-    """Metrics of relaxed masks."""
-
-    def __init__(self, threshold: float) -> None:
-        super().__init__()
-        self._decoder = Threshold(threshold)
-
-    def add(self, predicted: Tensor, truth: Tensor) -> None:
-        super().add(self._decoder(predicted), truth)
 
 
 def _images(source: Input[Any, Any]) -> Images:

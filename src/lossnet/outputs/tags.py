@@ -20,7 +20,7 @@ from lossnet.energies import Chain, Sum, TagLM
 from lossnet.files import opened
 from lossnet.inputs import Arrays, Input, Level, Schema
 from lossnet.outputs.base import Output, Predicted
-from lossnet.scores import Meter, TagMeter, TokenCost
+from lossnet.scores import TokenCost
 from lossnet.settings import Settings
 from lossnet.spaces import Tags as TagSpace
 from lossnet.spans import find_spans
@@ -119,9 +119,6 @@ class Tags(Output[TagColumn]):
         """The likeliest tags, of whole spans where tags mark spans."""
         return {"best": lambda tuned: Nearest(self._space)}
 
-    def meter(self, threshold: float) -> Meter:
-        return _DecodedTags(Nearest(self._space), self._space.names)
-
     # ------------------------------------------------------------------ what a model keeps
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -185,14 +182,3 @@ class _AllTags:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return (tags for target in self.targets() for tags in target.tags)
-
-
-class _DecodedTags(TagMeter):
-    """Metrics of relaxed tags."""
-
-    def __init__(self, decoder: Decoder, names: Sequence[str]) -> None:
-        super().__init__(names)
-        self._decoder = decoder
-
-    def add(self, predicted: Tensor, truth: Tensor) -> None:
-        super().add(self._decoder(predicted), truth)

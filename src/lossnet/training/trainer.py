@@ -402,7 +402,7 @@ class Trainer:
 
     def _epoch_seed(self, *more: int) -> int:
         numbers = [self.seed, self._position.stage, self._position.epoch, *more]
-        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
     def _account(self, stage: Stage, pending: list[Readings]) -> None:
         """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""

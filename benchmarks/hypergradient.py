@@ -51,7 +51,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
 
-from lossnet.bench.overhead import training_data
+from benchmarks.overhead import training_data
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.energies import Energy

@@ -68,7 +68,7 @@ def training_data(data_dir: Path | None, rows: int) -> tuple[MultiLabelData, str
     if find("bibtex", data_dir) is not None:
         return load("bibtex", data_dir=data_dir, progress=False).train.take(np.arange(rows)), "bibtex"
     generator = np.random.default_rng(0)
-    x = sparse.random_array((rows, 1836), density=0.037, rng=generator, format="csr")
+    x = sparse.random_array((rows, 1836), density=0.037, random_state=generator, format="csr")
     y = generator.random((rows, 159)) < 2.4 / 159
     data = MultiLabelData.from_arrays((x > 0).astype(np.float32), y.astype(np.uint8))
     return data, "random rows of bibtex's shape"

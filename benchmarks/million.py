@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from scipy import sparse
@@ -24,9 +25,12 @@ INPUTS, VALUES, LABELS = 50_000, 30, 100
 
 def run(method: str, instances: int = 1_000_000) -> dict[str, float]:
     """Seconds of an epoch with ``cross-entropy`` or ``seal``, and the process's largest memory in GB."""
-    code = f"from lossnet.bench import million; million.measure({method!r}, {instances})"
-    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
+    code = f"from benchmarks import million; million.measure({method!r}, {instances})"
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, cwd=root
+    )
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 

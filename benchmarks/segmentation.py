@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.grid import Cell, publish, run_folder, run_grid
 from lossnet.analysis import mask_pull
-from lossnet.bench.grid import Cell, publish, run_folder, run_grid
 from lossnet.data import MaskData, load
 from lossnet.files import write_json
 from lossnet.model import load as load_model
