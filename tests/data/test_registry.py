@@ -217,8 +217,10 @@ def test_images_in_a_folder_or_an_archive(tmp_path):
 def test_archives_of_labels_are_still_that(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.eye(10), y=np.eye(10, dtype=int))
     assert isinstance(load(tmp_path / "a.npz").train, MultiLabelData)
-    for name in (tmp_path / "a.npz", "digits-pairs", "digits-scenes"):
-        with pytest.raises(DataError, match="no folder of images"):
+    with pytest.raises(DataError, match="no folder of images"):
+        load(tmp_path / "a.npz", resize=(4, 4))
+    for name in ("digits-pairs", "digits-scenes"):
+        with pytest.raises(DataError, match="read as it is; resize=, --resize are for files"):
             load(name, resize=(4, 4))
 
 
