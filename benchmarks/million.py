@@ -15,7 +15,7 @@ from scipy import sparse
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 __all__ = ["rows", "run"]
@@ -39,11 +39,11 @@ def measure(method: str, instances: int) -> None:
     settings = Settings(task_hidden=100, task_layers=1, energy_hidden=100, energy_layers=1, global_hidden=100)
     data = rows(instances)
     trained = build(
-        method, "none" if method == "cross-entropy" else "nce", settings, LabelTask.of_size(INPUTS, LABELS)
+        method, "none" if method == "cross-entropy" else "nce", settings, Task.of_sizes(INPUTS, LABELS)
     )
     trainer = Trainer(trained, batch_size=4096, max_epochs=1, progress=False)
     started, busy = time.monotonic(), time.process_time()
-    losses = trainer.pass_over(data.sparse())
+    losses = trainer.pass_over(data.on("cpu"))
     seconds, busy = time.monotonic() - started, time.process_time() - busy
     # Linux counts in KiB.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -31,7 +31,7 @@ from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.run import find_device, versions
 from lossnet.settings import Settings, recipe_settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 __all__ = ["page", "run"]
@@ -232,7 +232,7 @@ def _pass_seconds(rows: int = 320, labels: int = 159, samples: int = 20, turns: 
     data = MultiLabelData.from_arrays(x, y)
     settings = Settings(samples=samples, task_hidden=200, energy_hidden=200, global_hidden=200)
     torch.manual_seed(0)
-    method = build("seal", "nce", settings, LabelTask.of_size(data.inputs, labels))
+    method = build("seal", "nce", settings, Task.of_sizes(data.inputs, labels))
     trainer = Trainer(method, lr=1e-3, progress=False)
     # Networks begin with half of all labels; a few steps teach them that labels are rare.
     trainer.pass_over(data.take(np.arange(min(rows, 320))))

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 import lossnet
-from lossnet.data import load
 from lossnet.energies import LabelInteraction, Local, Sum, Term
+from lossnet.loading import load
 from lossnet.methods import SEAL
 from lossnet.nets import MLP, linear
 

@@ -35,10 +35,8 @@ class OwnParts:
         energy: judges outputs.
         frozen: whether the energy, pretrained elsewhere, stays as it is.
 
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
     >>> from lossnet.task import Task
-    >>> OwnParts(task_net=nn.Linear).make_task_net(Task(Features.of_size(4), Labels.of_size(3)))
+    >>> OwnParts(task_net=nn.Linear).make_task_net(Task.of_sizes(inputs=4, labels=3))
     Linear(in_features=4, out_features=3, bias=True)
     """
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from lossnet.data import DataError, Examples
 from lossnet.energies import Energy
-from lossnet.inputs import Arrays, Fitting, Input
-from lossnet.outputs import Output
+from lossnet.inputs import Arrays, Features, Fitting, Input
+from lossnet.outputs import Labels, Output
 from lossnet.own import OwnParts
 from lossnet.scores import Score
 from lossnet.settings import Settings
@@ -27,9 +27,7 @@ __all__ = ["Task"]
 class Task:
     """Everything about a run that depends on what goes in and what comes out.
 
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
-    >>> task = Task(Features.of_size(4), Labels.of_size(3))
+    >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> task.title, task.units
     ('sets of labels from feature vectors', 3)
     """
@@ -43,6 +41,11 @@ class Task:
             offered = " and ".join(self.input.levels)
             what = f"{self.output.kind} need features of each {self.output.level}"
             raise DataError(f"{what}, and {self.input.summary} have them of each {offered} only")
+
+    @classmethod
+    def of_sizes(cls, inputs: int, labels: int) -> Task:
+        """Return a task of feature vectors and label sets whose columns have numbers for names."""
+        return cls(Features.of_size(inputs), Labels.of_size(labels))
 
     @classmethod
     def fit(cls, parts: Sequence[Examples], fitting: Fitting | None = None) -> Task:

@@ -54,10 +54,8 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
 
     >>> from lossnet.build import build
     >>> from lossnet.settings import Settings
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
     >>> from lossnet.task import Task
-    >>> task, settings = Task(Features.of_size(2), Labels.of_size(1)), Settings(task_hidden=4)
+    >>> task, settings = Task.of_sizes(inputs=2, labels=1), Settings(task_hidden=4)
     >>> method = build("cross-entropy", "none", settings, task)
     >>> app = create_app(Model(method, ("cross-entropy", "none"), settings, task, threshold=0.5))
     >>> from fastapi.testclient import TestClient
