@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lossnet.data import DataError, Examples
+from lossnet.data import DataError, Examples, Source
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Features, Fitting, Input
 from lossnet.outputs import Labels, Output
@@ -64,18 +64,22 @@ class Task:
         prepare = self.output.preparing(lambda: targets)
         return [
             part.replace(
-                self.input.prepare(part.source), None if part.target is None else prepare(part.target)
+                self.prepare_inputs(part.source), None if part.target is None else prepare(part.target)
             )
             for part in parts
         ]
 
+    def prepare_inputs(self, source: Source) -> Source:
+        """Return inputs as networks read them."""
+        return self.input.prepare(source, self.output.level)
+
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
-        return Examples(self.input.prepare(self.input.read(x)))
+        return Examples(self.prepare_inputs(self.input.read(x)))
 
     def read_items(self, items: Sequence[Any]) -> Examples:
         """Return instances that came over HTTP as prepared data without truth."""
-        return Examples(self.input.prepare(self.input.collate(items)))
+        return Examples(self.prepare_inputs(self.input.collate(items)))
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""

@@ -221,7 +221,8 @@ class Sentences(Source):
     """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
     With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0
-    on padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of their table.
+    on padding, with a mask ``(batch, length)`` that is 1 on tokens, unless they are not ``masked`` because
+    outputs are of whole sentences.  ``column`` is that of their table.
 
     >>> read = Sentences((("I", "bet"), ("I",)))
     >>> data = read.encoded(Lexicon.fit(read))
@@ -233,6 +234,7 @@ class Sentences(Source):
     columns: Mapping[str, Texts] = field(default_factory=dict)
     lexicon: Lexicon | None = None
     column: str | None = None
+    masked: bool = True
 
     def __post_init__(self) -> None:
         lengths = [len(sentence) for sentence in self.tokens]
@@ -244,9 +246,9 @@ class Sentences(Source):
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def encoded(self, lexicon: Lexicon) -> Sentences:
+    def encoded(self, lexicon: Lexicon, masked: bool = True) -> Sentences:
         """Return the same sentences with a lexicon, ready for batches."""
-        return replace(self, lexicon=lexicon)
+        return replace(self, lexicon=lexicon, masked=masked)
 
     def take(self, rows: NDArray[np.int64]) -> Sentences:
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
@@ -261,7 +263,9 @@ class Sentences(Source):
         """Return some sentences, padded to the longest of them."""
         return self._numbers[torch.from_numpy(self._layout.places(indices))].long()
 
-    def mask(self, indices: Rows) -> Tensor:
+    def mask(self, indices: Rows) -> Tensor | None:
+        if not self.masked:
+            return None
         return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
 
     @property
@@ -276,7 +280,8 @@ class Sentences(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
+        numbers = self._numbers[self._layout.all_places()].to(device)
+        return _ResidentTokens(numbers, self.lengths, self.masked)
 
     @property
     def dense_bytes(self) -> int:
@@ -472,21 +477,22 @@ class _ResidentTokens(Source):
     are padded to the longest sentence, rounded up, so that they have few different shapes.
     """
 
-    def __init__(self, numbers: Tensor, lengths: Tensor) -> None:
-        self.numbers, self._lengths = numbers, lengths
+    def __init__(self, numbers: Tensor, lengths: Tensor, masked: bool = True) -> None:
+        self.numbers, self._lengths, self._masked = numbers, lengths, masked
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
-        return _ResidentTokens(self.numbers[chosen.to(self.numbers.device)], self._lengths[chosen])
+        numbers = self.numbers[chosen.to(self.numbers.device)]
+        return _ResidentTokens(numbers, self._lengths[chosen], self._masked)
 
     def batch(self, indices: Rows) -> Tensor:
         return _rows_on_device(self.numbers, indices, self._lengths).long()
 
-    def mask(self, indices: Rows) -> Tensor:
-        return (self.batch(indices)[..., 0] != 0).to(torch.float32)
+    def mask(self, indices: Rows) -> Tensor | None:
+        return (self.batch(indices)[..., 0] != 0).to(torch.float32) if self._masked else None
 
     @property
     def lengths(self) -> Tensor:
