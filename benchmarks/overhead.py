@@ -27,7 +27,8 @@ from lossnet.build import build
 from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.loading import load
-from lossnet.settings import Settings, recipe_settings
+from lossnet.recipes import recipe_settings
+from lossnet.settings import Settings
 from lossnet.task import Task
 from lossnet.training import Trainer
 

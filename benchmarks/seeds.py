@@ -27,8 +27,9 @@ from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.loading import Loaded, load
 from lossnet.methods import Stage
+from lossnet.recipes import recipe_settings
 from lossnet.run import Run, find_device, new_model, trainer_of
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
 from lossnet.training.tracking import Tracker
 

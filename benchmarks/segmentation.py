@@ -24,7 +24,9 @@ __all__ = ["HORSES", "SCENES", "averaged", "draw", "run"]
 
 COLUMNS = (("iou", "mean IoU"), ("pixel_accuracy", "pixel accuracy"))
 
-BEST = Cell("U-Net, enlarged, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-enlarged")
+BEST = Cell(
+    "U-Net, enlarged, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet-enlarged"
+)
 HORSES = (
     Cell("FCN, CE", "horses", "cross-entropy", published="77.80 (SEAL)"),
     Cell("FCN, CE + soft-IoU", "horses", "cross-entropy", "soft-f1"),
@@ -44,12 +46,12 @@ HORSES = (
     Cell("FCN, SEAL NCE, smooth", "horses", "seal"),
     Cell("FCN, SEAL NCE, smooth, U-Net as energy", "horses", "seal", changes={"image_energy": "unet"}),
     Cell("FCN, implicit NCE, smooth", "horses", "implicit", published="89.4 (UAI, another network)"),
-    Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet"),
-    Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-wide"),
+    Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet"),
+    Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet-wide"),
     BEST,
-    Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses-seal-nce-unet"),
+    Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses/seal-nce-unet"),
     Cell(
-        "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses-seal-regression-s-unet"
+        "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses/seal-regression-s-unet"
     ),
 )
 SCENES = (

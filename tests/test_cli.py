@@ -206,9 +206,10 @@ def captured(monkeypatch):
 def recipes(tmp_path, monkeypatch):
     folder = tmp_path / "recipes"
     folder.mkdir()
-    monkeypatch.setattr("lossnet.settings.recipe_folder", lambda: folder)
-    (folder / "mine-seal-nce.yaml").write_text("samples: 11\nepochs: 12\nenergy_lr: 1e-05\n")
-    (folder / "mine-seal.yaml").write_text("samples: 21\n")
+    monkeypatch.setattr("lossnet.recipes.recipe_folder", lambda: folder)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "seal-nce.yaml").write_text("samples: 11\nepochs: 12\nenergy_lr: 1e-05\n")
+    (folder / "mine" / "seal.yaml").write_text("samples: 21\n")
     (folder / "other.yaml").write_text("samples: 31\nconditioned: true\n")
     return folder
 
@@ -710,7 +711,7 @@ def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
         with contextlib.suppress(TypeError):
-            cli.main(["train", "digits-pairs", "--recipe", "bibtex-cross-entropy-tuned", *more])
+            cli.main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
     assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
         ("cross-entropy", "none", 0.005),
         ("seal", "ranking", 0.005),

@@ -9,9 +9,10 @@ import torch
 
 from lossnet.cli import main
 from lossnet.model import load
+from lossnet.recipes import recipe_settings
 from lossnet.run import Run, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
 
 SMALL = Settings(

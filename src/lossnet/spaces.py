@@ -152,6 +152,8 @@ class Space(ABC):
     event_dims: int
     #: how many of those describe one unit; 1 where a unit is a vector, as a one-hot tag is
     unit_dims = 0
+    #: whether units are yes or no, each by itself
+    binary = False
 
     @abstractmethod
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -220,6 +222,8 @@ class Space(ABC):
 
 class _Binary(Space):
     """Independent Bernoulli units; `MultiLabel` and `Mask` differ only in their event."""
+
+    binary = True
 
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(torch.sigmoid(logits), mask)

@@ -50,8 +50,9 @@ from lossnet.data.sentence_files import stream_labelled_texts
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
 from lossnet.outputs import Labels, Masks, Tags
+from lossnet.recipes import RecipeError, read_recipe, recipe_folder
 from lossnet.serve import create_app
-from lossnet.settings import RecipeError, Settings, read_recipe, recipe_folder
+from lossnet.settings import Settings
 from lossnet.task import Task
 
 
@@ -274,7 +275,7 @@ def recipe(content):
 
 
 _parsers = cli._parsers
-_RECIPES = [path.read_bytes() for path in sorted(recipe_folder().glob("*.yaml"))[::12]]
+_RECIPES = [path.read_bytes() for path in sorted(recipe_folder().rglob("*.yaml"))[::12]]
 _COMMANDS = [
     b"train\nnowhere.csv\n--method\nseal\n--loss\nnce\n--seed\n3\n--epochs=2\n--energy-lr\n1e-3\n--conditioned\ntrue",
     b"train\nnowhere\n--labels\na\nb\n--recipe\nnowhere.yaml\n--solver\nneumann\n--quiet\n--threads\n2\n--output\nout",

@@ -41,9 +41,9 @@ def test_defaults_are_energy_plus_cross_entropy():
 
 def test_measure_and_fixed_loss_can_be_replaced():
     hamming = (LOGITS.sigmoid() - TRUTH).abs().mean(1).mean()
-    loss = TaskLoss(energy=0, ce=0, score=1, measure=Hamming())
+    loss = TaskLoss(energy_weight=0, ce_weight=0, score_weight=1, score=Hamming())
     torch.testing.assert_close(loss(prediction(), TRUTH), hamming)
-    loss = TaskLoss(energy=0, fixed=Asymmetric())
+    loss = TaskLoss(energy_weight=0, fixed=Asymmetric())
     torch.testing.assert_close(loss(prediction(), TRUTH), Asymmetric()(prediction(), TRUTH).mean())
 
 
@@ -51,11 +51,11 @@ def test_energy_of_weight_zero_is_never_called():
     def forbidden(y):
         raise AssertionError
 
-    torch.testing.assert_close(TaskLoss(energy=0)(prediction(), TRUTH, forbidden), parts()[1].mean())
+    torch.testing.assert_close(TaskLoss(energy_weight=0)(prediction(), TRUTH, forbidden), parts()[1].mean())
 
 
 def test_without_an_energy_the_other_terms_remain():
-    torch.testing.assert_close(TaskLoss(energy=7)(prediction(), TRUTH), parts()[1].mean())
+    torch.testing.assert_close(TaskLoss(energy_weight=7)(prediction(), TRUTH), parts()[1].mean())
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0.3, 1.7, 2.5)])

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lossnet.build import METHODS, build, suits
+from lossnet.build import METHODS, build
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
 from lossnet.losses import CD, NCE, Margin, Ranking, Regression, RegressionS, TaskLoss
 from lossnet.methods import DVN, SEAL, CrossEntropy, InfNet, NCEEnergy
 from lossnet.scores import Accuracy, IoU
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, Mask, Tags
+from lossnet.spaces import Batch, Mask, MultiLabel, Tags
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 
@@ -30,9 +30,9 @@ SMALL = Settings(
 )
 GRID = [
     (method, loss)
-    for method, entry in METHODS.items()
-    for loss in entry.losses
-    if suits(method, loss, "labels")
+    for method, spec in METHODS.items()
+    for loss in spec.losses
+    if spec.suits(loss, MultiLabel(4))
 ]
 
 
@@ -234,7 +234,7 @@ def assert_outputs(kind, method, data):
 @pytest.mark.parametrize("kind", ["tags", "mask"])
 def test_seal_works_in_every_space_with_every_loss(kind, loss):
     space, score, net, energy, train, valid = problem(kind)
-    task_loss = TaskLoss(energy=0.5, ce=1.0, score=0.5, measure=score)
+    task_loss = TaskLoss(energy_weight=0.5, ce_weight=1.0, score_weight=0.5, score=score)
     method = SEAL(net, energy, space, LOSSES[loss](score), task_loss)
     before = copy.deepcopy(method.state_dict())
     fitted = trainer(method, lr=0.1, max_epochs=5)
@@ -253,7 +253,7 @@ def test_other_methods_work_in_every_space(kind, name):
     space, score, net, energy, train, valid = problem(kind)
     inference = GradientInference(steps=10, lr=1.0)
     made = {
-        "cross-entropy": lambda: CrossEntropy(net, space, TaskLoss(score=1.0, measure=score)),
+        "cross-entropy": lambda: CrossEntropy(net, space, TaskLoss(score_weight=1.0, score=score)),
         "infnet": lambda: InfNet(net, energy, space, Margin(score)),
         "dvn": lambda: DVN(energy, space, Regression(score), inference),
         "nce-energy": lambda: NCEEnergy(energy, net, space, NCE(4), inference),
@@ -285,7 +285,7 @@ def test_padding_changes_no_gradient(loss):
                 return nn.functional.pad(shifted, (0, 0, 0, length - 5)).unsqueeze(1)
 
         made = Fixed(1)
-    method = SEAL(net, energy, space, made, TaskLoss(score=1.0, measure=score))
+    method = SEAL(net, energy, space, made, TaskLoss(score_weight=1.0, score=score))
     for narrow, wide in zip(method.updates(batch), method.updates(wider), strict=True):
         network = list(method.get_submodule(narrow.network).parameters())
         torch.testing.assert_close(

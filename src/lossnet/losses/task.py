@@ -24,14 +24,14 @@ class TaskLoss:
     >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-    >>> TaskLoss(energy=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
+    >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
     tensor(3.3863)
     """
 
-    energy: float = 1.0
-    ce: float = 1.0
-    score: float = 0.0
-    measure: Score = field(default_factory=F1)
+    energy_weight: float = 1.0
+    ce_weight: float = 1.0
+    score_weight: float = 0.0
+    score: Score = field(default_factory=F1)
     fixed: FixedLoss = cross_entropy
 
     def __call__(
@@ -43,13 +43,13 @@ class TaskLoss:
     ) -> Tensor:
         """The loss, ``()``; ``weight`` is that of each instance in the mean, ``(batch,)``."""
         terms = []
-        if self.ce:
-            terms.append(_times(self.ce, self.fixed(prediction, truth)))
-        if energy is not None and self.energy:
-            terms.append(_times(self.energy, energy(prediction.relaxed.unsqueeze(1)).squeeze(1)))
-        if self.score:
-            cost = self.measure.cost(prediction.relaxed.unsqueeze(1), truth)
-            terms.append(_times(self.score, cost.squeeze(1)))
+        if self.ce_weight:
+            terms.append(_times(self.ce_weight, self.fixed(prediction, truth)))
+        if energy is not None and self.energy_weight:
+            terms.append(_times(self.energy_weight, energy(prediction.relaxed.unsqueeze(1)).squeeze(1)))
+        if self.score_weight:
+            cost = self.score.cost(prediction.relaxed.unsqueeze(1), truth)
+            terms.append(_times(self.score_weight, cost.squeeze(1)))
         total = sum(terms[1:], terms[0]) if terms else prediction.logits.new_zeros(len(truth))
         return mean(total, weight)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,12 @@ class Method(nn.Module):
     predictors: tuple[str, ...]
     #: sums tensors over processes; the trainer sets it where each of several has a share of a batch
     total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
+    #: whether replicas of the method can be trained together; a subclass has to say so itself
+    stackable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.stackable = cls.__dict__.get("stackable", False)
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.hypergradient import FiniteDifference, Identity, Solver, implicit_gradient
-from lossnet.losses import EnergyLoss, TaskLoss
+from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, implicit_gradient
+from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
+from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.precision import products
 from lossnet.scores import F1, Score
@@ -70,6 +72,8 @@ class Implicit(SEAL):
     >>> update.network, sorted(update.measured)
     ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
     """
+
+    stackable = True
 
     def __init__(
         self,
@@ -174,3 +178,31 @@ class Implicit(SEAL):
             candidates = candidates + (live.relaxed - fixed.relaxed).unsqueeze(1)
         known = live if self.through == "everything" else fixed
         return mean(self.loss(energy, truth, candidates, known), weight)
+
+
+def _build(parts: Parts) -> Implicit:
+    s, given = parts.settings, arguments(parts)
+    if isinstance(
+        given["loss"], NCE
+    ):  # the paper's L_NCE has the cost in its exponents, which SEAL's has not
+        given["loss"] = replace(given["loss"], score=parts.score)
+    return Implicit(
+        **given,
+        score=parts.score,
+        through=s.implicit_through,
+        solver={solver.name: solver for solver in SOLVERS}[s.solver].with_products(s.solver_terms),
+        weight=s.implicit_weight,
+        ratio=s.implicit_cap or None,
+        every=s.implicit_every or s.energy_steps,
+    )
+
+
+SPEC = MethodSpec(
+    "implicit",
+    Implicit,
+    "seal, with an energy that sees what the task net will make of it",
+    losses=named(NCE, Margin, Regression, CD),
+    rates=RATES,
+    search=(*SEARCH, "implicit_weight", "implicit_cap"),
+    build=_build,
+)

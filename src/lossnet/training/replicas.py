@@ -32,7 +32,7 @@ __all__ = ["Outcome", "fit_together", "why_alone"]
 #: the history of a replica, or what stopped it
 Outcome = list[dict[str, Any]] | NonFiniteLoss
 #: weights of the task loss that may differ between replicas
-_WEIGHTS = ("energy", "ce", "score")
+_WEIGHTS = ("energy_weight", "ce_weight", "score_weight")
 #: so many numbers of predictions at most are made at once
 _AT_ONCE = 1 << 26
 #: batches that use less of their inputs let steps of the others' weights wait
@@ -385,7 +385,8 @@ def _difference(first: Method, other: Method) -> str | None:
     for name in _FIXED:
         if getattr(first, name, None) != getattr(other, name, None):
             return name
-    mine, its = (dataclasses.replace(_task_loss(one), energy=1, ce=1, score=1) for one in (first, other))
+    ones: dict[str, Any] = dict.fromkeys(_WEIGHTS, 1.0)
+    mine, its = (dataclasses.replace(_task_loss(one), **ones) for one in (first, other))
     if not _same(mine, its):
         return "task loss"
     if isinstance(first, SEAL) and isinstance(other, SEAL) and not _same(first.loss, other.loss):
