@@ -4,6 +4,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 from torch import nn
 
 from lossnet import losses, methods
@@ -14,7 +15,6 @@ from lossnet.losses import Asymmetric
 from lossnet.methods.spec import named
 from lossnet.nets import InputLayer
 from lossnet.settings import Settings, all_settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
 TASKS = {

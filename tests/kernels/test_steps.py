@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 
 from lossnet import kernels
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.losses.contrastive import Ranking
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training.engines import Eager, stacked
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacrev
 
@@ -23,7 +24,6 @@ from lossnet.nets import MLP
 from lossnet.scores import F1, Accuracy, Hamming, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
-from lossnet.tasks import LabelTask
 from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import MaskTask, restore, task_of
 from PIL import Image
 
 from lossnet.build import METHODS, build
@@ -18,7 +19,6 @@ from lossnet.run import Run, train
 from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Mask, Smooth
-from lossnet.tasks import MaskTask, restore, task_of
 
 QUICK = Settings(
     epochs=1, batch_size=4, crop=8, samples=2, inference_steps=2, image_net="unet", image_width=4,

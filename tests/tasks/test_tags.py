@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import TagTask, restore, task_of
+from lossnet.tasks.tags import tokenise
 
 from lossnet.build import METHODS, build
 from lossnet.cli import main
@@ -19,8 +21,6 @@ from lossnet.run import Run, train
 from lossnet.scores import L1, main_metric, metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Tags
-from lossnet.tasks import TagTask, restore, task_of
-from lossnet.tasks.tags import tokenise
 
 QUICK = Settings(
     epochs=1, batch_size=8, samples=2, inference_steps=2, task_hidden=6, energy_hidden=6, implicit_weight=1.0,

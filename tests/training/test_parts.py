@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -13,7 +14,6 @@ from lossnet.methods import CrossEntropy
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.tasks import LabelTask
 from lossnet.training import (
     Checkpoint,
     CheckpointError,

@@ -110,10 +110,6 @@ class Source(Column):
         """Return 1 for real units and 0 for padding, ``(batch, *units)``; None where nothing is padded."""
         return None
 
-    def whole(self) -> Self:
-        """Return the same inputs without a mask, for outputs that are of instances and not of their units."""
-        return self
-
     @property
     def lengths(self) -> Tensor | None:
         """Number of units of each instance ``(n,)``, where they differ."""
@@ -267,9 +263,10 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     known = [target for target in targets if target is not None]
-    return Examples(
-        sources[0].join(sources[1:]), known[0].join(known[1:]) if len(known) == len(parts) else None
-    )
+    source = sources[0].join(sources[1:])
+    if len(known) < len(parts):
+        return Examples(source)
+    return parts[0].replace(source, known[0].join(known[1:]))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
@@ -14,7 +15,6 @@ from lossnet.methods import CrossEntropy
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel, Prediction
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
 from lossnet.training.engines import Eager, eager
 from lossnet.training.engines.descent import descend, has_kernel

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
@@ -12,7 +13,6 @@ from lossnet.hypergradient import Diagonal, FiniteDifference, Identity, implicit
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, stacking_blocker
 from lossnet.training.engines.stacked import Stack, Streams
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from lossnet.data import DataError, MultiLabelData, ResidentData
+from lossnet.data import DataError, Examples, FeatureTable, LabelTable, MultiLabelData
+from lossnet.data.examples import Resident
+from lossnet.data.tables import SparseFeatures
 
 X = [[0.5, 0.0], [0.0, 2.0], [1.0, np.nan]]
 Y = [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
@@ -53,13 +55,42 @@ def test_any_sparse_rows_can_be_batched(y, draw):
 def test_resident_data_equal_plain_data(as_sparse):
     data = small(as_sparse)
     indices = torch.tensor([1, 2])
-    resident, moved = data.resident("cpu"), data.resident("cpu", limit_bytes=10)
-    assert isinstance(resident, ResidentData)
-    assert moved is data
-    for source in (resident, moved):
-        assert len(source) == 3
-        for mine, plain in zip(source.batch(indices)[:2], data.batch(indices)[:2], strict=True):
+    assert isinstance(data.on("meta").source, Resident)
+    assert isinstance(data.on("meta").target, Resident)
+    assert data.on("meta").batch(indices.to("meta")).x.shape == (2, 2)
+    assert data.on("meta", limit_bytes=10) is data
+    resident = Examples(Resident(data.batch(torch.arange(3)).x), Resident(data.batch(torch.arange(3)).y))
+    for other in (resident, data.on("cpu"), resident.take([0, 1, 2])):
+        assert len(other) == 3
+        for mine, plain in zip(other.batch(indices)[:2], data.batch(indices)[:2], strict=True):
             torch.testing.assert_close(mine, plain, equal_nan=True)
+
+
+def test_wide_sparse_rows_stay_sparse_in_batches():
+    table = FeatureTable(sparse.csr_array(X))
+    assert table.sparse() is table
+    assert FeatureTable(X).sparse(width=2).batch(np.array([0])).layout == torch.strided
+    wide = table.sparse(width=2)
+    assert isinstance(wide, SparseFeatures)
+    for source, rows in ((wide, [2, 0, 2]), (wide.take(np.array([2, 0])), [0, 1, 0])):
+        batch = source.batch(np.array(rows))
+        assert batch.layout == torch.sparse_csr
+        np.testing.assert_array_equal(batch.to_dense().numpy(), np.float32(X)[[2, 0, 2]])
+    assert len(wide) == 3
+
+
+def test_tables_are_joined():
+    for data in (small(), small(as_sparse=True)):
+        source, target = data.source.join([data.source]), data.target.join([data.target])
+        both = Examples(source, target).batch(np.arange(6))
+        once = data.batch(np.arange(3))
+        torch.testing.assert_close(both.x, torch.cat([once.x, once.x]), equal_nan=True)
+        torch.testing.assert_close(both.y, torch.cat([once.y, once.y]))
+
+
+def test_labels_know_whether_there_are_any():
+    assert LabelTable([[0, 0]]).is_empty
+    assert not LabelTable([[0, 1]]).is_empty
 
 
 def test_wrong_rows_are_refused():
