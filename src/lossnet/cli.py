@@ -526,7 +526,12 @@ def _parser(description: str, examples: str = "", usage: str | None = None, **op
         pass
 
     return ArgumentParser(
-        description=description, epilog=examples, formatter_class=Help, usage=usage, **options
+        description=description,
+        epilog=examples,
+        formatter_class=Help,
+        usage=usage,
+        allow_abbrev=False,  # '_tune' looks for flags by their names
+        **options,
     )
 
 
@@ -536,7 +541,6 @@ def _assembled(parsers: dict[str, ArgumentParser]) -> ArgumentParser:
         "Train networks with a loss that is itself a network.",
         prog="lossnet",
         version=lossnet.__version__,
-        allow_abbrev=False,  # '_tune' looks for flags by their names
     )
     commands = parser.add_subcommands(required=True)
     for name, command in parsers.items():
