@@ -166,10 +166,10 @@ EXACT_MATCH = Metric("exact_match", "exact match")
 HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", higher_is_better=False)
 IOU = Metric("iou", "IoU", headline=True)
 PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
+SPAN_F1 = Metric("span_f1", "span F1", headline=True)
 ACCURACY = Metric("accuracy", "accuracy", headline=True)
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
-SPAN_F1 = Metric("span_f1", "span F1", headline=True)
 
 
 def metric(name: str) -> Metric:
