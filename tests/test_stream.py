@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lossnet.tasks import LabelTask, TagTask
 from scipy import sparse
 
 from lossnet import Settings, stream
@@ -26,7 +27,6 @@ from lossnet.data.readers.text import read_lines, stream_lines
 from lossnet.model import Model
 from lossnet.scores import LabelTally, TagTally, label_metrics, metrics
 from lossnet.spaces import Tags
-from lossnet.tasks import LabelTask, TagTask
 
 ARFF = """@relation 'x: -C 2'
 @attribute p {0,1}

@@ -168,7 +168,7 @@ class _Exported(nn.Module):
         return {0: "batch"} if self._task.output.level == "instance" else self.input_axes
 
     def forward(self, x: Tensor) -> Tensor:
-        read, mask = self._read(x)
+        read, mask = self._task.input.exported(x, self._task.output.level)
 
         def predict(inputs: Tensor) -> Tensor:
             probabilities: Tensor = self.method.predict(inputs, mask)
@@ -182,13 +182,9 @@ class _Exported(nn.Module):
 
     def wanted(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return what the model itself says of them."""
-        relaxed, _ = self._model.probabilities(_Raw(*self._read(torch.from_numpy(inputs))))
+        x, mask = self._task.input.exported(torch.from_numpy(inputs), self._task.output.level)
+        relaxed, _ = self._model.probabilities(_Raw(x, mask))
         return np.asarray(relaxed.numpy(), dtype=np.float32)
-
-    def _read(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Network inputs and, if outputs are of their units, the mask."""
-        read, mask = self._task.input.exported(x)
-        return read, None if self._task.output.level == "instance" else mask
 
     def described(self) -> dict[str, Any]:
         """Return metadata, as JSON."""

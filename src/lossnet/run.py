@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.build import build, check_names, default_loss
+from lossnet.build import METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
@@ -28,9 +28,10 @@ from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
 from lossnet.model import Model
 from lossnet.own import OwnParts
-from lossnet.settings import Settings, recipe_settings
+from lossnet.recipes import recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import Trainer
-from lossnet.training.distributed import Processes, joined
+from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = [
@@ -262,14 +263,11 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of a model by its own settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
-    rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
-    rates["energy"] = settings.energy_lr
-    rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
     return Trainer(
         model.method,
-        lr=rates,
+        lr=METHODS[names["method"]].learning_rates(settings),
         weight_decay=settings.weight_decay,
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,

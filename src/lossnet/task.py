@@ -64,30 +64,22 @@ class Task:
         prepare = self.output.preparing(lambda: targets)
         return [
             part.replace(
-                self.prepare_source(part.source), None if part.target is None else prepare(part.target)
+                self.prepare_inputs(part.source), None if part.target is None else prepare(part.target)
             )
             for part in parts
         ]
 
-    def prepare_source(self, source: Source) -> Source:
-        """Return inputs as networks read them, masked if outputs are of their units.
-
-        >>> from lossnet.data import LabelTable, Sentences
-        >>> texts = Sentences((("I", "bet"), ("I",)))
-        >>> task = Task.fit([Examples(texts, LabelTable([[1, 0, 1], [0, 1, 0]]))])
-        >>> task.prepare_source(texts).mask(np.array([0, 1])) is None
-        True
-        """
-        prepared = self.input.prepare(source)
-        return prepared.whole() if self.output.level == "instance" else prepared
+    def prepare_inputs(self, source: Source) -> Source:
+        """Return inputs as networks read them."""
+        return self.input.prepare(source, self.output.level)
 
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
-        return Examples(self.prepare_source(self.input.read(x)))
+        return Examples(self.prepare_inputs(self.input.read(x)))
 
     def read_items(self, items: Sequence[Any]) -> Examples:
         """Return instances that came over HTTP as prepared data without truth."""
-        return Examples(self.prepare_source(self.input.collate(items)))
+        return Examples(self.prepare_inputs(self.input.collate(items)))
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""
@@ -129,6 +121,10 @@ class Task:
         if self.own.energy is not None:
             return self.own.make_energy(self)
         return self.output.energy(self.input, settings, bounded)
+
+    def search_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float] | None]:
+        """Return where settings are searched for these outputs; see `Output.search_ranges`."""
+        return self.output.search_ranges(self.input, settings)
 
     def views(self, settings: Settings) -> Views | None:
         """Return the views in which training and prediction see inputs, if not as a whole."""

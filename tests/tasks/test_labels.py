@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from scipy import sparse
 
 from lossnet.build import build
 from lossnet.data.errors import DataError
 from lossnet.model import Model
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
 
 
 @pytest.fixture(scope="module")

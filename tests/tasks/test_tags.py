@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import TagTask, restore, task_of
+from lossnet.tasks.tags import tokenise
 
-from lossnet.build import METHODS, build, suits
+from lossnet.build import METHODS, build
 from lossnet.cli import main
 from lossnet.data import load
 from lossnet.data.errors import DataError
@@ -19,8 +21,6 @@ from lossnet.run import Run, train
 from lossnet.scores import L1, main_metric, metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Tags
-from lossnet.tasks import TagTask, restore, task_of
-from lossnet.tasks.tags import tokenise
 
 QUICK = Settings(
     epochs=1, batch_size=8, samples=2, inference_steps=2, task_hidden=6, energy_hidden=6, implicit_weight=1.0,
@@ -69,7 +69,7 @@ def run(folder, *names, settings=QUICK, **options):
 
 @pytest.mark.parametrize(
     ("method", "loss"),
-    [(name, loss) for name, entry in METHODS.items() for loss in entry.losses if suits(name, loss, "tags")],
+    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, Tags(2))],
 )
 def test_every_method_trains_on_tags(folder, method, loss):
     result = run(folder, method, loss)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.spaces import Batch
+from lossnet.spaces import Batch, Weights
+from lossnet.trees import first_leaf, tree_map
 
 __all__ = [
     "Arranged",
@@ -108,10 +109,6 @@ class Source(Column):
     def mask(self, indices: Rows) -> Tensor | None:
         """Return 1 for real units and 0 for padding, ``(batch, *units)``; None where nothing is padded."""
         return None
-
-    def whole(self) -> Self:
-        """Return the same inputs without a mask, for outputs that are of instances and not of their units."""
-        return self
 
     @property
     def lengths(self) -> Tensor | None:
@@ -224,13 +221,15 @@ class Resident(Source, Target):
 class Weighted:
     """Any data set with the weights ``(n,)`` of its instances in losses; they should average 1.
 
+    A mapping has weights for each term of the task loss; see `lossnet.spaces.Batch`.
+
     >>> from lossnet.data import MultiLabelData
     >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
     >>> Weighted(data, torch.tensor([0.5, 1.5])).batch(torch.tensor([1])).weight
     tensor([1.5000])
     """
 
-    def __init__(self, data: Dataset, weights: Tensor) -> None:
+    def __init__(self, data: Dataset, weights: Weights) -> None:
         self.data, self.weights = data, weights
 
     def __len__(self) -> int:
@@ -242,8 +241,14 @@ class Weighted:
 
     def batch(self, indices: Tensor) -> Batch:
         """Return the rows ``indices`` with their weights."""
-        weights = self.weights.to(indices.device).index_select(0, indices)
-        return self.data.batch(indices)._replace(weight=weights)
+        batch = self.data.batch(indices)
+        device = first_leaf(batch.x).device
+
+        def chosen(weights: Tensor) -> Tensor:
+            own = weights.to(indices.device).index_select(0, indices)
+            return own.to(device, non_blocking=True)
+
+        return batch._replace(weight=tree_map(chosen, self.weights))
 
 
 def concatenated(parts: Sequence[Examples]) -> Examples:
@@ -258,9 +263,10 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     known = [target for target in targets if target is not None]
-    return Examples(
-        sources[0].join(sources[1:]), known[0].join(known[1:]) if len(known) == len(parts) else None
-    )
+    source = sources[0].join(sources[1:])
+    if len(known) < len(parts):
+        return Examples(source)
+    return parts[0].replace(source, known[0].join(known[1:]))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

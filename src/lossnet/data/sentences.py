@@ -221,7 +221,8 @@ class Sentences(Source):
     """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
     With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0
-    on padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of their table.
+    on padding, with a mask ``(batch, length)`` that is 1 on tokens, unless they are not ``masked`` because
+    outputs are of whole sentences.  ``column`` is that of their table.
 
     >>> read = Sentences((("I", "bet"), ("I",)))
     >>> data = read.encoded(Lexicon.fit(read))
@@ -245,9 +246,9 @@ class Sentences(Source):
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def encoded(self, lexicon: Lexicon) -> Sentences:
+    def encoded(self, lexicon: Lexicon, masked: bool = True) -> Sentences:
         """Return the same sentences with a lexicon, ready for batches."""
-        return replace(self, lexicon=lexicon)
+        return replace(self, lexicon=lexicon, masked=masked)
 
     def take(self, rows: NDArray[np.int64]) -> Sentences:
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
@@ -267,9 +268,6 @@ class Sentences(Source):
             return None
         return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
 
-    def whole(self) -> Sentences:
-        return replace(self, masked=False)
-
     @property
     def lengths(self) -> Tensor:
         return torch.from_numpy(self._layout.lengths)
@@ -282,7 +280,8 @@ class Sentences(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths, self.masked)
+        numbers = self._numbers[self._layout.all_places()].to(device)
+        return _ResidentTokens(numbers, self.lengths, self.masked)
 
     @property
     def dense_bytes(self) -> int:
@@ -493,9 +492,7 @@ class _ResidentTokens(Source):
         return _rows_on_device(self.numbers, indices, self._lengths).long()
 
     def mask(self, indices: Rows) -> Tensor | None:
-        if not self._masked:
-            return None
-        return (self.batch(indices)[..., 0] != 0).to(torch.float32)
+        return (self.batch(indices)[..., 0] != 0).to(torch.float32) if self._masked else None
 
     @property
     def lengths(self) -> Tensor:

@@ -105,8 +105,11 @@ class Input(ABC, Generic[SourceT, Item]):
     def fit(cls, parts: Sequence[SourceT], fitting: Fitting) -> Input[SourceT, Item]:
         """Return the kind as fitted on the first of ``parts``, which is the training data."""
 
-    def prepare(self, source: SourceT) -> Source:
-        """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
+    def prepare(self, source: SourceT, level: Level) -> Source:
+        """Return inputs as networks read them, such as standardised or looked up in a lexicon.
+
+        Batches may have a mask only where outputs, which are of that ``level``, have units that are padded.
+        """
         return source
 
     @abstractmethod
@@ -203,8 +206,8 @@ class Input(ABC, Generic[SourceT, Item]):
         """Return the names of the axes that may have any size in an exported file."""
         return {0: "batch"}
 
-    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return what a network reads, and its mask, from the raw input of an exported file; traced."""
+    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
+        """Return what a network reads, and the mask of its outputs, from an exported file's input; traced."""
         return x, None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:

@@ -70,7 +70,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     def fit(cls, parts: Sequence[FeatureTable], fitting: Fitting) -> Features:
         return cls(parts[0].names, Preprocessor.fit(parts[0], fitting.standardise))
 
-    def prepare(self, source: FeatureTable) -> FeatureTable:
+    def prepare(self, source: FeatureTable, level: Level) -> FeatureTable:
         return source if self.preprocessor is None else self.preprocessor.apply(source)
 
     def read(self, x: Any) -> FeatureTable:
@@ -219,7 +219,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     exported_name = "features"
 
-    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
         # In float64 until the network's own arithmetic begins, as the preprocessor does it.
         arrays = {name: torch.from_numpy(array) for name, array in self.state()[1].items()}
         if "impute" in arrays:

@@ -251,7 +251,7 @@ class Images(Input[Pictures, Picture]):
         multiple = 4 if settings.image_net == "fcn" else 1
         return None if any(side % multiple for side in self.size) else multiple
 
-    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
         return x.permute(0, 3, 1, 2), None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
