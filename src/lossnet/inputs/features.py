@@ -243,7 +243,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     # ------------------------------------------------------------------ on a page
 
     def picture(self, source: Source, row: int) -> Markup | None:
-        """Return pixels, if columns are called ``pixel_ROW_COLUMN``, or the largest names of a sparse row."""
+        """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""
         from lossnet.report.canvas import draw_pixels, pixel_places
         from lossnet.report.markup import tag
 
