@@ -351,7 +351,7 @@ def _evaluate(options: Namespace) -> None:
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
         metrics = {name: _measured(model, part, device) for name, part in _parts(model, options).items()}
-    several = f" and {len(options['with'])} more" if options.others else ""
+    several = f" and {len(options.others)} more" if options.others else ""
     _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
         others = {"with": [str(path) for path in options.others]} if options.others else {}
