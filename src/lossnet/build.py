@@ -135,6 +135,10 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     check_names(method, loss)
     if not suits(method, loss, task.kind):
         raise ValueError(f"method {method} with loss {loss} is not for {task.kind}")
+    if task.own.frozen and method != "seal":
+        raise ValueError(f"a frozen energy can only teach a task net, by method seal; {method} does not do that")
+    if task.own.energy is not None and method in ("cross-entropy", "crf"):
+        raise ValueError(f"method {method} takes no energy of your own; leave energy= out, or use method seal")
     return _Builder(loss, settings, task).build(method)
 
 
@@ -181,6 +185,8 @@ class _Builder:
             return CRF(energy, self.space)
         if method == "seal":
             loss = self.energy_loss()
+            if self.task.own.frozen:
+                steps["energy_steps"] = 0
             return SEAL(self.task_net(), self.energy(), self.space, loss, self.task_loss(), **steps)
         if method == "implicit":
             # The paper's L_NCE has the cost in its exponents, which SEAL's has not.

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lossnet.build import build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
-from lossnet.loading import Loaded
+from lossnet.loading import Loaded, load_memory
 from lossnet.loading import load as load_data
 from lossnet.model import Model
 from lossnet.own import OwnParts
@@ -73,6 +74,9 @@ class Run:
         progress: show progress bars.
         track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
         own: a task net and an energy of your own.
+        optimizer: a class of optimizers, or a function of parameters and ``lr``; AdamW by default.
+        scheduler: makes a learning rate scheduler of an optimizer; by default rates are cut on plateaus.
+        callbacks: told of each epoch's history entry; one that returns True ends the stage.
     """
 
     data: str
@@ -91,10 +95,21 @@ class Run:
     progress: bool = True
     track: str | None = None
     own: OwnParts = field(default_factory=OwnParts)
+    optimizer: Callable[..., Optimizer] | None = None
+    scheduler: Callable[[Optimizer], Any] | None = None
+    callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] | None = None
 
 
-def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
-    """Trains, evaluates, writes ``run.output`` and returns the content of its ``result.json``.
+def train(run: Run, data: Any = None) -> dict[str, Any]:
+    """Train, evaluate, write ``run.output`` and return the content of its ``result.json``.
+
+    ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
+    called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
+
+    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows of
+      0 and 1, lists of tags or arrays of masks;
+    - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
+    - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
     Under ``torchrun`` all processes train together, and the first one writes.
 
@@ -104,6 +119,25 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     ('digits-pairs', 'cross-entropy', 0)
     >>> 0 < result["metrics"]["test"]["f1"] <= 1
     True
+
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> quick = {"method": "cross-entropy", "settings": Settings(epochs=1), "progress": False}
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> train(Run("signs", **quick), data=(X, X > 0))["split"]
+    'stratified(seed=0)'
+    >>> frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(positive=X[:, 0] > 0)
+    >>> train(Run("signs", labels=["positive"], **quick), data=frame)["dataset"]
+    'signs'
+    >>> sentences, tags = [["Ann", "left"], ["Bo", "saw", "Ann"]] * 9, [["N", "V"], ["N", "V", "N"]] * 9
+    >>> sorted(train(Run("names", **quick), data=(sentences, tags))["metrics"]["test"])
+    ['accuracy']
+    >>> images = np.random.default_rng(0).random((12, 8, 8))
+    >>> sorted(train(Run("bright", **quick), data=(images, images > 0.5))["metrics"]["test"])
+    ['iou', 'pixel_accuracy']
+    >>> from lossnet.data import MultiLabelData
+    >>> train(Run("signs", **quick), data=MultiLabelData.from_arrays(X, X > 0))["method"]
+    'cross-entropy'
     """
     run = completed(run)
     device = find_device(run.device)  # before data are read: it may not be there
@@ -114,10 +148,9 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
-        if data is None:
-            data = read(run)
-        fitted = fit(run, data, follow=follow, processes=processes)
-        return finish(run, data, fitted, processes)
+        loaded = read(run, data)
+        fitted = fit(run, loaded, follow=follow, processes=processes)
+        return finish(run, loaded, fitted, processes)
 
 
 def check_folder(output: Path | str | None) -> None:
@@ -146,18 +179,19 @@ def completed(run: Run) -> Run:
     return dataclasses.replace(run, loss=loss, settings=settings)
 
 
-def read(run: Run) -> Loaded:
-    """The data that a run is to be made on."""
-    return load_data(
-        run.data,
-        data_dir=run.data_dir,
-        split=run.split,
-        labels=run.labels,
-        words=run.words,
-        progress=run.progress,
-        features=(run.settings or Settings()).features or None,
-        embeddings=run.embeddings,
-    )
+def read(run: Run, data: Any = None) -> Loaded:
+    """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them."""
+    options: dict[str, Any] = {
+        "data_dir": run.data_dir,
+        "split": run.split,
+        "labels": run.labels,
+        "words": run.words,
+        "features": (run.settings or Settings()).features or None,
+        "embeddings": run.embeddings,
+    }
+    if data is None:
+        return load_data(run.data, progress=run.progress, **options)
+    return load_memory(data, run.data, **options)
 
 
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
@@ -267,6 +301,8 @@ def trainer_of(
     rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
+    own = {name: getattr(run, name) for name in ("optimizer", "scheduler", "callbacks")}
+    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
     return Trainer(
         model.method,
         lr=rates,
@@ -285,6 +321,7 @@ def trainer_of(
         progress=run.progress,
         tracker=follow,
         processes=processes,
+        **given,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Embeddings, Examples, Source
+from lossnet.data import DataError, Embeddings, Examples, Source
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -105,6 +105,11 @@ class Input(ABC, Generic[SourceT, Item]):
     def prepare(self, source: SourceT) -> Source:
         """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
         return source
+
+    @classmethod
+    def collect(cls, x: Any) -> SourceT:
+        """Return raw training inputs, as a user has them, in memory: what `fit` and `prepare` take."""
+        raise DataError(f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}")
 
     @abstractmethod
     def read(self, x: Any) -> SourceT:

@@ -83,13 +83,17 @@ class Words(Input[Sentences, Sentence]):
     def prepare(self, source: Sentences) -> Sentences:
         return source.encoded(self.lexicon)
 
-    def read(self, x: Any) -> Sentences:
+    @classmethod
+    def collect(cls, x: Any) -> Sentences:
         """Return sentences given as `Sentences`, texts, or sequences of tokens."""
         if isinstance(x, Sentences):
             return x
         if isinstance(x, str):
             raise DataError("inputs are a list of sentences, not one text; give [text]")
         return Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
+
+    def read(self, x: Any) -> Sentences:
+        return self.collect(x)
 
     @classmethod
     def accepts(cls, x: Any) -> bool:

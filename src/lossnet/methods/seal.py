@@ -19,7 +19,8 @@ class SEAL(TaskNetMethod):
     """On each batch, ``energy_steps`` of the energy, then ``task_steps`` of the task net (SEAL Eq. 4, 5).
 
     The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
-    held fixed.  Each network reads the other's batch once, however many steps it takes.
+    held fixed.  Each network reads the other's batch once, however many steps it takes.  With no
+    ``energy_steps``, the energy stays as it is: any scorer of outputs then is a loss.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP
@@ -49,11 +50,14 @@ class SEAL(TaskNetMethod):
         self.task_steps = task_steps
 
     def stages(self) -> tuple[Stage, ...]:
+        if not self.energy_steps:
+            return (Stage("task net", ("task_net",), self.updates, self.predict),)
         return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         """The steps of one batch."""
-        yield from self.energy_updates(batch)
+        if self.energy_steps:
+            yield from self.energy_updates(batch)
         yield from self.task_updates(batch, self.task_loss)
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:

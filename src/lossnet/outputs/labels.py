@@ -18,7 +18,7 @@ from lossnet.data.stored import stored_strings
 from lossnet.decoding import LABEL_DECODERS, Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.files import opened
-from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.inputs import Arrays, Features, Input, Level, Schema
 from lossnet.outputs.base import Output, Predicted, rounded
 from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, LabelMeter, Meter
 from lossnet.settings import Settings
@@ -56,6 +56,15 @@ class Labels(Output[LabelTable]):
     @classmethod
     def fit(cls, parts: Sequence[LabelTable]) -> Labels:
         return cls(parts[0].names)
+
+    @classmethod
+    def accepts(cls, y: Any) -> bool:
+        return Features.accepts(y)
+
+    @classmethod
+    def collect(cls, y: Any, source: Source) -> LabelTable:
+        """Return label sets ``(n, labels)`` of 0 and 1: an array, a sparse matrix, or a data frame."""
+        return LabelTable(y)
 
     def matches(self, target: Target) -> bool:
         return isinstance(target, LabelTable) and target.names == self.label_names
