@@ -1,11 +1,15 @@
 # Everything happens in .venv; PYTHON chooses the interpreter that makes it.
 PYTHON ?= python3
+OLDEST_PYTHON ?= python3.11
 BIN := .venv/bin
-SOURCES := src tests docs/conf.py docs/tools
+SOURCES := src benchmarks examples tests docs/conf.py docs/tools
 
-.PHONY: install run test fuzz chromium postgresql triton docs notebooks bench bench-peers clean
+.PHONY: install help run test test-oldest fuzz chromium postgresql triton docs notebooks bench bench-peers clean
 
-install: .venv/installed
+install: .venv/installed  ## .venv, with everything for development
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,13 +17,22 @@ install: .venv/installed
 	touch $@
 
 run: install  ## train on embedded digits, print the comparison and draw the completed digits
-	$(BIN)/lossnet bench digits --output runs/digits --jobs 2
+	$(BIN)/python -m benchmarks digits --output runs/digits --jobs 2
 
 test: install chromium postgresql triton  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+test-oldest: .venv-oldest/installed  ## the tests with the oldest Python and libraries that pyproject.toml claims
+	OMP_NUM_THREADS=1 .venv-oldest/bin/pytest -n 2 $(TESTS)
+
+# With an old Starlette, the client that tests the server is httpx instead of httpx2.
+.venv-oldest/installed: pyproject.toml constraints-oldest.txt
+	$(OLDEST_PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]' httpx
+	touch $@
 
 N ?= 50000
 fuzz: install  ## N damaged inputs against every reader, the configuration and the server; failures go to the corpus
@@ -45,12 +58,12 @@ notebooks: install  ## the tutorials' notebooks, from their pages
 	$(BIN)/python docs/tools/notebooks.py
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
-	$(BIN)/lossnet bench overhead --output runs/overhead
+	$(BIN)/python -m benchmarks overhead --output runs/overhead
 
 bench-peers: install  ## what implicit gradients cost, beside betty and TorchOpt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python betty-ml==0.2.1
-	$(BIN)/lossnet bench hypergradient --device cpu --output runs/hypergradient
+	$(BIN)/python -m benchmarks hypergradient --device cpu --output runs/hypergradient
 
-clean:
-	rm -rf .venv runs build dist docs/api .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove what the other targets made
+	rm -rf .venv .venv-oldest runs build dist docs/api .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 import contextlib
 import csv
 import dataclasses
+import errno
 import json
 import os
 import shlex
@@ -12,8 +13,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import lossnet
+import lossnet.report
+import lossnet.run
 from lossnet import cli
 from lossnet.build import METHODS
 from lossnet.cli import main
@@ -142,7 +146,7 @@ def test_a_page_that_fails_leaves_the_run_complete_and_can_be_tried_again(
 
     options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--data-dir", str(data)]
     with monkeypatch.context() as patch:
-        patch.setattr(cli.report, "write", fail)
+        patch.setattr(lossnet.report, "write", fail)
         assert main(["train", "digits-pairs", *options, "--output", str(output)]) == 0
     assert lossnet.load(output)
     said = capsys.readouterr().err
@@ -194,7 +198,7 @@ def captured(monkeypatch):
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
         return {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
 
-    monkeypatch.setattr(cli, "train", train)
+    monkeypatch.setattr(lossnet.run, "train", train)
     return runs
 
 
@@ -426,9 +430,7 @@ def test_version(capsys):
     assert lossnet.__version__ in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command", ["train", "tune", "evaluate", "predict", "export", "data", "methods", "bench"]
-)
+@pytest.mark.parametrize("command", ["train", "tune", "evaluate", "predict", "export", "data", "methods"])
 def test_the_help_of_each_command_shows_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -566,13 +568,13 @@ def raising(error):
 
 
 def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cli, "train", raising(Interrupted("stopped at epoch 3", tmp_path / "x")))
+    monkeypatch.setattr(lossnet.run, "train", raising(Interrupted("stopped at epoch 3", tmp_path / "x")))
     message = failed(["train", "d", "--output", tmp_path], capsys, status=130)
     assert "stopped at epoch 3" in message
     assert "--resume" in message
-    monkeypatch.setattr(cli, "train", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(lossnet.run, "train", raising(KeyboardInterrupt()))
     assert failed(["train", "d"], capsys, status=130) == "lossnet: stopped\n"
-    monkeypatch.setattr(cli, "train", raising(NonFiniteLoss("energy: loss nan")))
+    monkeypatch.setattr(lossnet.run, "train", raising(NonFiniteLoss("energy: loss nan")))
     assert "energy: loss nan" in failed(["train", "d"], capsys, status=3)
 
 
@@ -628,6 +630,72 @@ def test_ctrl_c_without_an_output_does_not_promise_to_resume(table, capsys, monk
     assert "--resume" not in failed(command, capsys, status=130)
 
 
+@pytest.mark.parametrize(("argument", "said"), [("--help", "train a model"), ("--version", "lossnet ")])
+def test_help_and_version_import_no_torch(argument, said):
+    code = (
+        "import atexit, sys\n"
+        "from lossnet.cli import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules, 'numpy' in sys.modules))\n"
+        f"main([{argument!r}])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert said in run.stdout
+    assert run.stdout.endswith("False False\n")
+
+
+@pytest.mark.parametrize("given", [[], ["trian", "digits-pairs"], ["--quiet", "train"], ["--", "methods"]])
+def test_without_a_command_they_are_listed(given, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(given)
+    assert stop.value.code == 2
+    assert "tune" in capsys.readouterr().err
+
+
+def test_train_without_a_report(tmp_path, capsys):
+    options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--output", str(tmp_path)]
+    assert main(["train", "digits-pairs", *options, "--no-report"]) == 0
+    assert (tmp_path / "result.json").is_file()
+    assert not (tmp_path / "report.html").exists()
+    assert "the report is in" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "file"),
+    [
+        ("lossnet.files.os.replace", OSError(errno.ENOSPC, "full"), "checkpoint.safetensors"),
+        ("lossnet.model.Path.write_bytes", OSError(errno.ENOSPC, "full"), ""),
+        (
+            "lossnet.training.checkpoint.save_file",
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "checkpoint.safetensors",
+        ),
+    ],
+)
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, monkeypatch, capsys, function, error, file):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(function, fail)
+    options = ["--method", "cross-entropy", "--epochs", "1", *TINY, "--output", tmp_path / "run"]
+    message = failed(["train", "digits-pairs", *options], capsys)
+    where = tmp_path / "run" / file
+    advice = "free some space or choose another --output"
+    assert message == f"lossnet: cannot write {where}: No space left on device; {advice}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_what_cannot_be_printed_is_one_line(trained, table, capsys):
+    message = failed(["predict", trained, table, "-o", "/dev/full"], capsys)
+    assert message.startswith("lossnet: cannot write /dev/full: No space left on device; ")
+    with open("/dev/full", "w") as nowhere:
+        command = [sys.executable, "-m", "lossnet", "methods"]
+        run = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr.startswith("lossnet: cannot write the standard output: No space left on device; ")
+    assert run.stderr.count("\n") == 1
+
+
 def test_the_installed_command_works():
     command = [sys.executable, "-m", "lossnet.cli", "methods"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -638,7 +706,7 @@ def test_the_installed_command_works():
 
 def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     runs = []
-    monkeypatch.setattr(cli, "train", lambda run: runs.append(run))
+    monkeypatch.setattr(lossnet.run, "train", lambda run: runs.append(run))
     monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
         with contextlib.suppress(TypeError):

@@ -1,6 +1,10 @@
+import copy
+import multiprocessing
+from typing import NamedTuple
+
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import lossnet
 from lossnet.energies import LabelInteraction, Local, Sum
@@ -56,9 +60,8 @@ def test_the_three_lines_of_the_design_train_both_networks(energy, model, batch)
 def test_the_energy_learns_on_a_fixed_prediction(energy, model, batch):
     x, y, *_ = batch
     criterion = lossnet.LearnedLoss(energy, SPACE, NCE(20), lr=1e-2, steps=3)
-    criterion(x, model(x), y)
     torch.manual_seed(0)
-    values = [criterion.step() for _ in range(15)]
+    values = [criterion.step(x, model(x), y) for _ in range(15)]
     assert values[-1] < 0.8 * values[0]
 
 
@@ -125,9 +128,349 @@ def test_a_step_does_not_touch_the_model(energy, model, batch):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_step_before_a_call_is_an_error(energy):
+def test_a_step_needs_a_call_since_the_last_step(energy, model, batch):
+    criterion = lossnet.LearnedLoss(energy, SPACE)
     with pytest.raises(RuntimeError, match="call the criterion on a batch before"):
-        lossnet.LearnedLoss(energy, SPACE).step()
+        criterion.step()
+    criterion(batch.x, model(batch.x), batch.y)
+    criterion.step()
+    assert criterion._seen == []
+    with pytest.raises(RuntimeError, match="call the criterion on a batch before"):
+        criterion.step()
+    with pytest.raises(TypeError, match="takes x, logits and y, or none"):
+        criterion.step(batch.x)
+
+
+def test_a_call_without_gradients_is_not_remembered(energy, model, batch):
+    criterion = lossnet.LearnedLoss(energy, SPACE)
+    with torch.no_grad():
+        value = criterion(batch.x, model(batch.x), batch.y)
+    assert not value.requires_grad
+    with pytest.raises(RuntimeError, match="call the criterion on a batch before"):
+        criterion.step()
+
+
+def test_a_step_between_call_and_backward_is_explained(energy, model, batch):
+    criterion = lossnet.LearnedLoss(energy, SPACE)
+    loss = criterion(batch.x, model(batch.x), batch.y)
+    criterion.step()
+    with pytest.raises(RuntimeError, match=r"call backward\(\) before criterion\.step\(\)"):
+        (loss / 2).backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    criterion(batch.x, model(batch.x), batch.y).backward()  # the next one is in order
+
+
+# ---------------------------------------------------------------- the order of SEAL
+
+
+@pytest.mark.parametrize("loss", [NCE(5), Margin(), RegressionS(samples=3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_with_the_energys_step_first_it_is_seal_bit_for_bit(energy, model, make_data, loss, weighted):
+    task_loss, rates = TaskLoss(energy=2.0, score=3.0), {"lr": 0.01, "weight_decay": 0.1}
+    batches = [make_data(48).batch(torch.arange(start, start + 16)) for start in (0, 16, 32)]
+    if weighted:
+        batches = [batch._replace(weight=torch.linspace(0.5, 1.5, 16)) for batch in batches]
+    own_model, own_energy = copy.deepcopy(model), copy.deepcopy(energy)
+    criterion = lossnet.LearnedLoss(own_energy, SPACE, loss, task_loss, steps=2, clip=0.5, **rates)
+    optimizer = torch.optim.AdamW(own_model.parameters(), lr=0.02)
+    torch.manual_seed(7)
+    for x, y, mask, weight in batches:
+        logits = own_model(x)
+        criterion.step(x, logits, y, mask, weight)
+        optimizer.zero_grad()
+        criterion(x, logits, y, mask, weight).backward()
+        optimizer.step()
+
+    method = SEAL(model, energy, SPACE, loss, task_loss, energy_steps=2)
+    optimizers = {"energy": torch.optim.AdamW(energy.parameters(), **rates)}
+    optimizers["task_net"] = torch.optim.AdamW(model.parameters(), lr=0.02)
+    torch.manual_seed(7)
+    for batch in batches:
+        for update in method.updates(batch):
+            optimizers[update.network].zero_grad()
+            update.loss.backward()
+            if update.network == "energy":
+                nn.utils.clip_grad_norm_(energy.parameters(), 0.5)
+            optimizers[update.network].step()
+    assert_equal(own_energy, energy)
+    assert_equal(own_model, model)
+
+
+def assert_equal(one, other):
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def assert_close(one, other):
+    torch.testing.assert_close(dict(one.named_parameters()), dict(other.named_parameters()))
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_micro_batches_of_any_size_train_the_energy_as_one_batch(energy, model, batch, steps):
+    weight = torch.linspace(0.5, 2.0, 64)
+    parts = [slice(0, 10), slice(10, 40), slice(40, 64)]
+    one, several = (copy.deepcopy(energy) for _ in range(2))
+    whole = lossnet.LearnedLoss(one, SPACE, Margin(), lr=0.01, steps=steps)
+    whole(batch.x, model(batch.x), batch.y, weight=weight)
+    criterion = lossnet.LearnedLoss(several, SPACE, Margin(), lr=0.01, steps=steps)
+    for part in parts:
+        x = batch.x[part]
+        criterion(x, model(x), batch.y[part], weight=weight[part]).backward()
+    assert criterion.step() == pytest.approx(whole.step(), rel=1e-5)
+    assert_close(several, one)
+    assert any(not torch.equal(*pair) for pair in zip(one.parameters(), energy.parameters(), strict=True))
+
+
+def test_a_batch_given_to_a_step_is_the_only_one(energy, model, batch):
+    one, other = (copy.deepcopy(energy) for _ in range(2))
+    alone, after = lossnet.LearnedLoss(one, SPACE, Margin()), lossnet.LearnedLoss(other, SPACE, Margin())
+    after(batch.x[:20], model(batch.x[:20]), batch.y[:20])
+    for criterion in (alone, after):
+        criterion.step(batch.x[20:], model(batch.x[20:]), batch.y[20:])
+    assert_equal(one, other)
+    assert after._seen == []
+
+
+def test_weights_count_in_both_losses(energy, model, batch):
+    """Instances of weight 2 count as two, those of weight 0 as none."""
+    weight = torch.tensor([2.0, 0.0]).repeat(32)
+    one, other = (copy.deepcopy(energy) for _ in range(2))
+    weighted, chosen = lossnet.LearnedLoss(one, SPACE, Margin()), lossnet.LearnedLoss(other, SPACE, Margin())
+    losses = (
+        weighted(batch.x, model(batch.x), batch.y, weight=weight),
+        chosen(batch.x[::2], model(batch.x[::2]), batch.y[::2]),
+    )
+    torch.testing.assert_close(*losses)
+    assert weighted.step() == pytest.approx(chosen.step(), rel=1e-5)
+    assert_close(one, other)
+    with pytest.raises(ValueError, match=r"shape \(64, 1\); give one of \(64,\)"):
+        weighted(batch.x, model(batch.x), batch.y, weight=weight[:, None])
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor | None
+
+
+class OfTrees(nn.Module):
+    """Reads the two halves of an input from any tree of them."""
+
+    def __init__(self, body, path):
+        super().__init__()
+        self.body, self.path = body, path
+
+    def forward(self, tree):
+        return self.body(torch.cat(self.path(tree), 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda a, b: (a, b), lambda tree: tree),
+        (lambda a, b: [a, [b]], lambda tree: (tree[0], tree[1][0])),
+        (lambda a, b: {"a": a, "b": {"c": b}, "name": "x"}, lambda tree: (tree["a"], tree["b"]["c"])),
+        (lambda a, b: (Pair(a, None), Pair(b, None)), lambda tree: (tree[0].first, tree[1].first)),
+    ],
+    ids=["tuple", "list", "dict", "named"],
+)
+def test_inputs_may_be_any_tree_of_tensors(energy, model, batch, make, path):
+    plain, of_trees = energy, copy.deepcopy(energy)
+    of_trees.encoder = OfTrees(of_trees.encoder, path)
+    x = (batch.x[:, :2].clone().requires_grad_(), batch.x[:, 2:].clone().requires_grad_())
+    values = []
+    for one, inputs in ((plain, torch.cat(x, 1)), (of_trees, make(*x))):
+        criterion = lossnet.LearnedLoss(one, SPACE, Margin())
+        loss = criterion(inputs, model(batch.x), batch.y)
+        loss.backward()
+        values.append((loss.item(), criterion.step()))
+    assert values[0] == values[1]
+    assert torch.equal(plain.terms[0].weights.weight, of_trees.terms[0].weights.weight)
+    assert all(part.grad is None for part in x)
+
+
+# ---------------------------------------------------------------- the optimizer
+
+
+def test_the_optimizer_may_be_the_callers(energy, model, batch):
+    one, other = (copy.deepcopy(energy) for _ in range(2))
+    made = lossnet.LearnedLoss(one, SPACE, Margin(), optimizer=lambda given: torch.optim.SGD(given, lr=0.1))
+    instance = torch.optim.SGD(other.parameters(), lr=0.1)
+    given = lossnet.LearnedLoss(other, SPACE, Margin(), optimizer=instance)
+    before = copy.deepcopy(energy)
+    for criterion in (made, given):
+        criterion.step(batch.x, model(batch.x), batch.y)
+    assert given.optimizer is instance
+    assert isinstance(made.optimizer, torch.optim.SGD)
+    assert_equal(one, other)
+    loss = next(SEAL(model, before, SPACE, Margin()).updates(batch)).loss
+    for name, gradient in zip(
+        dict(before.named_parameters()), torch.autograd.grad(loss, list(before.parameters())), strict=True
+    ):
+        expected = before.get_parameter(name) - 0.1 * gradient
+        torch.testing.assert_close(one.get_parameter(name), expected)
+
+
+def test_an_optimizer_of_something_else_is_refused(energy, model):
+    with pytest.raises(ValueError, match="parameters that are not the energy's"):
+        lossnet.LearnedLoss(energy, SPACE, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="give them to your own"):
+        lossnet.LearnedLoss(energy, SPACE, lr=0.1, optimizer=torch.optim.SGD(energy.parameters(), lr=0.1))
+
+
+def test_only_the_optimizers_parameters_are_trained_and_the_callers_gradients_stay(energy, model, batch):
+    chosen = energy.terms[0].weights.weight
+    before = copy.deepcopy(energy)
+    criterion = lossnet.LearnedLoss(energy, SPACE, optimizer=torch.optim.SGD([chosen], lr=0.1))
+    callers = torch.ones_like(chosen)
+    chosen.grad = callers
+    criterion.step(batch.x, model(batch.x), batch.y)
+    changed = [
+        name
+        for name, value in energy.state_dict().items()
+        if not torch.equal(value, before.state_dict()[name])
+    ]
+    assert changed == ["terms.0.weights.weight"]
+    assert chosen.grad is callers
+    assert all(parameter.grad is None for parameter in energy.parameters() if parameter is not chosen)
+    assert torch.equal(callers, torch.ones_like(chosen))
+
+
+def test_an_energy_that_cannot_be_trained_is_a_fixed_loss(energy, model, batch):
+    energy.requires_grad_(False)
+    criterion = lossnet.LearnedLoss(energy, SPACE)
+    criterion(batch.x, model(batch.x), batch.y).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert criterion._seen == []
+    with pytest.raises(RuntimeError, match="no trainable parameters; leave out"):
+        criterion.step()
+
+
+def test_a_resumed_criterion_equals_one_that_went_on(energy, model, batch, tmp_path):
+    def make():
+        made = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, NCE(5), lr=0.01)
+        return made, torch.optim.lr_scheduler.ExponentialLR(made.optimizer, 0.5)
+
+    def train(criterion, schedule, seed):
+        torch.manual_seed(seed)
+        for _ in range(3):
+            criterion(batch.x, model(batch.x), batch.y).backward()
+            criterion.step()
+        schedule.step()
+
+    whole, schedule = make()
+    train(whole, schedule, 0)
+    torch.save(whole.state_dict(), tmp_path / "state.pt")
+    train(whole, schedule, 1)
+    resumed, schedule = make()
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert resumed.optimizer.param_groups[0]["lr"] == 0.005
+    train(resumed, schedule, 1)
+    assert_equal(resumed.energy, whole.energy)
+    for one, other in zip(
+        resumed.optimizer.state_dict()["state"].values(),
+        whole.optimizer.state_dict()["state"].values(),
+        strict=True,
+    ):
+        assert all(torch.equal(one[key], other[key]) for key in other)
+
+
+# ---------------------------------------------------------------- precision
+
+
+def test_a_bfloat16_model_trains_against_a_float32_energy(energy, batch):
+    model = nn.Linear(6, 4).to(torch.bfloat16)
+    x = batch.x.to(torch.bfloat16)
+    criterion = lossnet.LearnedLoss(energy, SPACE, NCE(5))
+    loss = criterion(x, model(x), batch.y.to(torch.bfloat16))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    logits = model(x).detach().float()
+    torch.testing.assert_close(loss, criterion(x.float(), logits, batch.y))
+    assert criterion.step() > 0
+    assert {parameter.dtype for parameter in energy.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("loss", [NCE(5), Margin(), RegressionS(samples=3)])
+def test_autocast_does_not_reach_the_energy(energy, model, batch, loss):
+    one, other = (copy.deepcopy(energy) for _ in range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(batch.x)
+    assert logits.dtype == torch.bfloat16
+    values = []
+    for each, enabled in ((one, True), (other, False)):
+        criterion = lossnet.LearnedLoss(each, SPACE, loss)
+        torch.manual_seed(3)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            value = criterion(batch.x, logits, batch.y)
+            value.backward(retain_graph=True)
+            values.append((value.item(), criterion.step()))
+    assert values[0] == values[1]
+    assert_equal(one, other)
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def in_two_processes(function, folder):
+    """Call ``function(rank)`` in two processes of a group; what each leaves goes to ``folder``."""
+
+    def work(rank):
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+        try:
+            torch.save(function(rank), folder / f"{rank}.pt")
+        finally:
+            distributed.destroy_process_group()
+
+    processes = [multiprocessing.get_context("fork").Process(target=work, args=(rank,)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+several = pytest.mark.skipif(torch.cuda.is_available(), reason="forks, which CUDA does not survive")
+
+
+@several
+def test_two_processes_train_the_energy_as_one_does(energy, model, batch, tmp_path):
+    def train(parts_of_steps):
+        criterion = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, Margin(), lr=0.01, steps=2)
+        values = []
+        for parts in parts_of_steps:
+            for part in parts:
+                criterion(batch.x[part], model(batch.x[part]), batch.y[part]).backward()
+            values.append(criterion.step())
+        return values, criterion.energy.state_dict()
+
+    # Shares of different sizes, micro-batches, and a process that has nothing to add.
+    shares = [
+        [[slice(0, 10)], [slice(0, 20), slice(20, 30)], [slice(0, 64)]],
+        [[slice(10, 64)], [slice(30, 64)], []],
+    ]
+    found = in_two_processes(lambda rank: train(shares[rank]), tmp_path)
+    values, weights = train([[slice(0, 64)]] * 3)
+    for own_values, own_weights in found:
+        assert own_values == pytest.approx(values, rel=1e-5)
+        torch.testing.assert_close(own_weights, weights)
+    assert all(torch.equal(found[0][1][name], found[1][1][name]) for name in weights)
+
+
+@several
+def test_energies_that_differ_between_processes_are_refused(energy, model, batch, tmp_path):
+    def train(rank):
+        with torch.no_grad():
+            energy.terms[0].weights.weight.add_(rank)
+        with pytest.raises(RuntimeError, match="differ between processes; build it from the same seed"):
+            lossnet.LearnedLoss(energy, SPACE).step(batch.x, model(batch.x), batch.y)
+
+    in_two_processes(train, tmp_path)
 
 
 def test_masks_are_passed_on():

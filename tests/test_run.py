@@ -48,7 +48,8 @@ def test_what_a_run_leaves(tmp_path, digits):
     assert (written["method"], written["loss"], written["seed"]) == ("seal", "nce", 4)
     assert written["steps"] == 2 * 18 * 2
     assert written["seconds"] > 0
-    assert written["versions"]["torch"] == torch.__version__
+    # A wheel's own version may leave out the build that it is ("+cu124").
+    assert torch.__version__.startswith(written["versions"]["torch"])
     assert {"python", "numpy", "scipy", "lossnet"} <= set(written["versions"])
     assert written["commit"] is None or len(written["commit"]) == 40
     left = sorted(path.name for path in run.output.iterdir())

@@ -1,19 +1,18 @@
 """Lossnet: train networks with a loss that is itself a network."""
 
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
-from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
-from lossnet.learned_loss import LearnedLoss
-from lossnet.model import Model, load
-from lossnet.prediction import Ensemble
-from lossnet.run import Run, train
-from lossnet.settings import Settings
-from lossnet.spaces import Mask, MultiLabel, Tags
-from lossnet.training import Trainer
-
 if TYPE_CHECKING:
+    from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
     from lossnet.estimators import MultiLabelClassifier, Segmenter, SequenceTagger
+    from lossnet.learned_loss import LearnedLoss
+    from lossnet.model import Model, load
+    from lossnet.prediction import Ensemble
+    from lossnet.run import Run, train
+    from lossnet.settings import Settings
+    from lossnet.spaces import Mask, MultiLabel, Tags
+    from lossnet.training import Trainer
 
 try:
     __version__ = metadata.version("lossnet")
@@ -44,11 +43,33 @@ __all__ = [
     "train",
 ]
 
+#: the module that defines each public name; names that are not here are modules themselves
+_HOMES = {
+    "Ensemble": "prediction",
+    "LearnedLoss": "learned_loss",
+    "Mask": "spaces",
+    "Model": "model",
+    "MultiLabel": "spaces",
+    "MultiLabelClassifier": "estimators",
+    "Run": "run",
+    "Segmenter": "estimators",
+    "SequenceTagger": "estimators",
+    "Settings": "settings",
+    "Tags": "spaces",
+    "Trainer": "training",
+    "load": "model",
+    "train": "run",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # scikit-learn takes a while to import, and the command line does not need its estimators.
-    if name in ("MultiLabelClassifier", "Segmenter", "SequenceTagger"):
-        from lossnet import estimators
+    """Import a public name when it is first used: torch, scikit-learn and the others take seconds."""
+    if name not in __all__:
+        raise AttributeError(f"module 'lossnet' has no attribute {name!r}")
+    home = import_module(f"lossnet.{_HOMES.get(name, name)}")
+    value = globals()[name] = getattr(home, name) if name in _HOMES else home
+    return value
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'lossnet' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -136,9 +136,13 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     if not suits(method, loss, task.kind):
         raise ValueError(f"method {method} with loss {loss} is not for {task.kind}")
     if task.own.frozen and method != "seal":
-        raise ValueError(f"a frozen energy can only teach a task net, by method seal; {method} does not do that")
+        raise ValueError(
+            f"a frozen energy can only teach a task net, by method seal; {method} does not do that"
+        )
     if task.own.energy is not None and method in ("cross-entropy", "crf"):
-        raise ValueError(f"method {method} takes no energy of your own; leave energy= out, or use method seal")
+        raise ValueError(
+            f"method {method} takes no energy of your own; leave energy= out, or use method seal"
+        )
     return _Builder(loss, settings, task).build(method)
 
 

@@ -21,9 +21,7 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
     >>> result = {"dataset": "mine.csv", "split": "stratified", "method": "seal", "loss": "nce", "seed": 0}
     >>> result |= {"metrics": {"valid": {"f1": 0.5}}, "settings": {"clip": 3}, "versions": {"torch": "2.13"}}
     >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "epochs": 3, "device": "cpu"}
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
-    >>> task = Task(Features.of_size(4), Labels.of_size(3))
+    >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> print(model_card(result, task, "the file mine.csv").splitlines()[5])
     # seal (nce) on mine.csv
     """

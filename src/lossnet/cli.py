@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
+import errno
 import os
 import shlex
 import sys
@@ -12,36 +12,22 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_type_hints
-
-import docstring_parser
-import numpy as np
-import torch
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import lossnet
-from lossnet import bench, data, report, stream
-from lossnet.build import METHODS, default_loss
-from lossnet.decoding import Decoder, ExpectedF1, Threshold
-from lossnet.files import write_json
-from lossnet.model import load
-from lossnet.prediction import Ensemble, Predictor
-from lossnet.run import Run, find_device, train
-from lossnet.runs import parse_sweep, summary, train_many, variants
-from lossnet.settings import Settings, recipe_names_of, recipe_settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
-from lossnet.training import Dataset, Interrupted, NonFiniteLoss
-from lossnet.training.distributed import launched_rank
-from lossnet.training.tracking import TRACKERS
 
+# A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser, Namespace
+    from rich.table import Table
+
+    from lossnet.data import Examples
+    from lossnet.prediction import Predictor
+    from lossnet.run import Run
     from lossnet.tune import Found
 
-__all__ = ["main"]
+__all__ = ["exit_status", "main"]
 
 T = TypeVar("T")
 
@@ -65,28 +51,41 @@ TUNE_EXAMPLES = """examples:
   lossnet train bibtex --recipe runs/tuned/best.yaml
 """
 
-#: how labels are chosen, given a model's tuned threshold
-DECODERS: dict[str, Callable[[float], Decoder]] = {
-    "tuned": Threshold,
-    "0.5": lambda tuned: Threshold(),
-    "expected-f1": lambda tuned: ExpectedF1(),
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        parser, with_recipes = _parsers()
+    if not given or given[0] not in _COMMANDS:
+        outline = _outline()
+        outline.parse_args(given)  # prints help, the version or what is wrong, and exits
+        outline.error(f"give a command first: {', '.join(_COMMANDS)}")
+    return exit_status(lambda: _run_command(given))
+
+
+def _run_command(given: list[str]) -> None:
+    command = given[0]
+    parser, parsers = _parsers(command)
+    options = parser.parse_args(given)
+    if command in ("train", "tune"):
+        _set_recipe(parsers[command], options[command])
         options = parser.parse_args(given)
-        command = options.subcommand
-        if command in with_recipes:
-            _set_recipe(with_recipes[command], options[command])
-            options = parser.parse_args(given)
-            options[command].given = given
+        options[command].given = given
+    try:
         with _plain_warnings():
-            _COMMANDS[command](options[command])
-            sys.stdout.flush()
+            _COMMANDS[command].run(options[command])
+    except OSError as error:
+        if error.errno in _DISK_ERRORS and error.filename is None and options[command].get("output"):
+            error.filename = str(options[command].output)
+        raise
+
+
+def exit_status(command: Callable[[], None]) -> int:
+    """Run a command; print what stops it as one line and return the exit status."""
+    from lossnet.training import Interrupted, NonFiniteLoss
+
+    try:
+        command()
+        sys.stdout.flush()
         return 0
     except Interrupted as stop:
         advice = "continue with the same command and --resume"
@@ -98,14 +97,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NonFiniteLoss as error:
         return _fail(str(error), 3)
     except BrokenPipeError:  # such as '| head', which has seen enough
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _close_stdout()
         return 0
     except OverflowError as error:
         return _fail(f"a number is too large: {error}", 2)
-    except (ValueError, OSError, ImportError) as error:
+    except OSError as error:
+        return _fail(_explain(error), 2)
+    except (ValueError, ImportError) as error:
         # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
         return _fail(str(error), 2)
+
+
+#: errors of a disk, with what to do about each
+_DISK_ERRORS = {
+    errno.ENOSPC: "free some space or choose another --output",
+    errno.EDQUOT: "free some space or choose another --output",
+    errno.EFBIG: "choose another --output, on a file system that takes larger files",
+    errno.EROFS: "choose another --output",
+}
+
+
+def _explain(error: OSError) -> str:
+    """Return what could not be written, why, and what to do; other errors as they are."""
+    if error.errno not in _DISK_ERRORS:
+        return str(error)
+    if error.filename is None:  # what is left to write would fail again when Python ends
+        _close_stdout()
+    what = "the standard output" if error.filename is None else error.filename
+    return f"cannot write {what}: {os.strerror(error.errno)}; {_DISK_ERRORS[error.errno]}"
+
+
+def _close_stdout() -> None:
+    """Send what is still to be printed nowhere."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @contextmanager
@@ -117,6 +142,8 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(message: str, status: int) -> int:
+    from lossnet.training.distributed import launched_rank
+
     rank = launched_rank() or 0
     if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
         print(f"lossnet{f' (process {rank})' * bool(rank)}: {message}", file=sys.stderr)
@@ -127,6 +154,11 @@ def _fail(message: str, status: int) -> int:
 
 
 def _train(options: Namespace) -> None:
+    import torch
+
+    from lossnet.run import train
+    from lossnet.training.distributed import launched_rank
+
     output: Path | None = options.output
     if output is not None and options.resume and (output / "result.json").exists():
         raise ValueError(f"{output} is finished: there is nothing to resume")
@@ -152,12 +184,15 @@ def _train(options: Namespace) -> None:
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
-        _report_of(output, options)
+        if options.report:
+            _report_of(output, options)
 
 
 @contextmanager
 def _going_on_from(output: Path | None) -> Iterator[None]:
     """Ctrl-C where training does not hear it, as while a result is measured, says what is saved."""
+    from lossnet.training import Interrupted
+
     try:
         yield
     except Interrupted:
@@ -172,6 +207,8 @@ def _going_on_from(output: Path | None) -> Iterator[None]:
 
 def _report_of(output: Path, options: Namespace) -> None:
     """Writes the page about a run that is finished, whatever becomes of its page."""
+    from lossnet import report
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reading the data has already said what there is to say
@@ -189,6 +226,10 @@ def _report_of(output: Path, options: Namespace) -> None:
 
 def _train_many(run: Run, options: Namespace) -> None:
     """Several seeds, and every combination of the settings that are swept."""
+    from rich.table import Table
+
+    from lossnet.runs import parse_sweep, summary, train_many, variants
+
     swept = _each_once("--sweep", map(parse_sweep, options.sweep or ()))
     results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
     heading, rows = summary(results, list(swept))
@@ -212,6 +253,9 @@ def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def _run(options: Namespace, **others: Any) -> Run:
     """The run that options of `_add_run` ask for."""
+    from lossnet.run import Run
+    from lossnet.settings import Settings
+
     names = [field.name for field in dataclasses.fields(Settings)]
     return Run(
         data=options.data,
@@ -222,6 +266,7 @@ def _run(options: Namespace, **others: Any) -> Run:
         data_dir=options.data_dir,
         split=options.split,
         labels=options.labels,
+        words=options.words,
         embeddings=options.embeddings,
         device=options.device,
         progress=not options.quiet,
@@ -230,6 +275,9 @@ def _run(options: Namespace, **others: Any) -> Run:
 
 
 def _tune(options: Namespace) -> None:
+    import torch
+
+    from lossnet.settings import Settings
     from lossnet.tune import Search, parse, search  # an extra
 
     names = [field.name for field in dataclasses.fields(Settings)]
@@ -263,6 +311,7 @@ def _data_flags(options: Namespace) -> list[str]:
         "--data-dir": options.data_dir and [options.data_dir],
         "--split": options.split and [options.split],
         "--labels": options.labels,
+        "--words": options.words and [options.words],
         "--embeddings": options.embeddings,
     }
     return [str(word) for flag, values in given.items() if values for word in (flag, *values)]
@@ -270,6 +319,8 @@ def _data_flags(options: Namespace) -> list[str]:
 
 def _show_trials(found: Found, shown: int = 5) -> None:
     """The best trials, as many as fit beside each other, and how many ended how."""
+    from rich.table import Table
+
     best = found.complete[:shown]
     if best:
         heads = (str(trial["number"]) for trial in best)
@@ -288,14 +339,15 @@ def _show_trials(found: Found, shown: int = 5) -> None:
 
 
 def _evaluate(options: Namespace) -> None:
+    from lossnet import stream
+    from lossnet.files import write_json
+    from lossnet.run import find_device
+
     model, device = _loaded(options), find_device(options.device)
-    if options.split is None and _streams(model, options.data):
+    if options.split is None and model.task.input.streams(options.data):
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
-        metrics = {
-            name: model.task.measure(*model.probabilities(part, device), model.threshold)
-            for name, part in _parts(model, options).items()
-        }
+        metrics = {name: _measured(model, part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options['with'])} more" if options["with"] else ""
     _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
@@ -305,122 +357,78 @@ def _evaluate(options: Namespace) -> None:
 
 def _loaded(options: Namespace) -> Predictor:
     """The model asked for, or the mean of several."""
+    from lossnet.model import load
+    from lossnet.prediction import Ensemble
+
     model = load(options.model)
     return Ensemble([model, *map(load, options["with"])]) if options["with"] else model
 
 
-def _streams(model: Predictor, path: str) -> bool:
-    """Whether a file counts whole and is read in parts."""
-    columns = isinstance(model.task, TagTask) and bool(data.find_parts(path))
-    return _is_file(path) and (columns or isinstance(model.task, LabelTask))
+def _measured(model: Predictor, part: Examples, device: str) -> dict[str, float]:
+    relaxed, truth = model.probabilities(part, device)
+    if truth is None:
+        raise ValueError(f"the data have no {model.task.output.kind} to compare with")
+    return model.task.output.meter(model.threshold).measure(relaxed, truth)
 
 
-def _is_file(path: str) -> bool:
-    """Whether there is a file or a pipe."""
-    return Path(path).is_file() or Path(path).is_fifo()
+def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
+    """Read what to evaluate on: valid and test of a data set, or of a file by a given split."""
+    from lossnet.data import Split
+    from lossnet.data.examples import concatenated
+    from lossnet.loading import load
 
-
-def _parts(model: Predictor, options: Namespace) -> dict[str, Dataset]:
-    """What to evaluate on: valid and test of a data set."""
     task = model.task
-    if isinstance(task, LabelTask) and _is_file(options.data):
-        whole = data.read_inputs(options.data, task.feature_names, task.label_names)
-        if task.preprocessor is not None:
-            whole = task.preprocessor.apply(whole)
-        split = data.Split.read(options.split, len(whole))
-        return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
-    loaded = data.load(
-        options.data,
-        options.data_dir,
-        options.split,
-        preprocessor=task.preprocessor if isinstance(task, LabelTask) else None,
-        lexicon=task.lexicon if isinstance(task, TagTask) else None,
-    )
-    if not task.fits(loaded):
+    if task.input.streams(options.data):
+        read = [part.examples for part in task.input.stream(options.data, task.output.names, labelled=True)]
+        counts = [len(part) for part in read]
+        split = Split.read(options.split, sum(counts))
+        rows = {"valid": split.valid, "test": split.test}
+        whole = concatenated(task.prepare(read))
+        return {name: whole.take(numbers) for name, numbers in rows.items()}
+    loaded = load(options.data, options.data_dir, options.split, task=task)
+    if not task.matches(loaded.train):
         what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
         raise ValueError(f"{what}; give data like those it was trained on")
     return {"valid": loaded.valid, "test": loaded.test}
 
 
 def _predict(options: Namespace) -> None:
+    from lossnet import stream
+    from lossnet.outputs import Predicted
+
     model = _loaded(options)
-    if isinstance(model.task, TagTask):
-        _predict_tags(model, options)
-        return
-    if options.text is not None:
-        raise ValueError(f"--text is for models that tag sentences; this one predicts {model.task.kind}")
-    if options.input is None:
-        raise ValueError("give a file to predict for")
-    if isinstance(model.task, MaskTask):
-        _predict_masks(model, options)
-        return
-    _check_not_over(options.input, options.output)
-    decode, parts = DECODERS[options.decode](model.threshold), stream.predict_labels(model, options.input)
-    first, row = next(parts), 0  # before anything is written: the file may not be what it should be
-    with _written(options.output) as file:
-        writer = csv.writer(file)
-        writer.writerow(["row", "labels", *model.label_names])
-        for probabilities, _ in chain([first], parts):
-            for values, picks in zip(probabilities, decode(probabilities), strict=True):
-                named = [model.label_names[i] for i in np.flatnonzero(picks.numpy())]
-                writer.writerow([row, ";".join(named), *(f"{value:.6g}" for value in values.tolist())])
-                row += 1
-
-
-def _predict_tags(model: Predictor, options: Namespace) -> None:
-    """Lines of token, tab and tag, with an empty one between sentences."""
-    assert isinstance(model.task, TagTask)
+    task = model.task
     if (options.text is None) == (options.input is None):
-        raise ValueError("give sentences: as --text, or as a file with one on each line, or in columns")
-    if options.text is None:
-        sentences = stream.predict_tags(model, options.input)
-    else:
-        given = [line for line in options.text.splitlines() if line.strip()]
-        if not given:
+        raise ValueError("give a file to predict for, or --text for models that read sentences")
+    decoder = model.decoder(options.decode or None)
+    if options.text is not None:
+        if task.input.kind != "words":
+            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
+        lines = [line for line in options.text.splitlines() if line.strip()]
+        if not lines:
             raise ValueError("--text has no sentence; give some words")
-        sentences = iter(model.tag(given))
-    _check_not_over(options.input, options.output)
-    first = list(islice(sentences, 1))  # before anything is written: the file may not be what it should be
-    with _written(options.output) as file:
-        for tokens in chain(first, sentences):
-            file.writelines(f"{token}\t{tag}\n" for token, tag in tokens)
-            file.write("\n")
+        examples = task.read(lines)
+        predicted = iter([Predicted(examples.source, model.probabilities(examples)[0])])
+    else:
+        _check_not_over(options.input, options.output)
+        predicted = stream.predict(model, options.input)
+    line = task.output.write(predicted, decoder, options.output)
+    if line is not None:
+        _print(line)
 
 
 def _check_not_over(source: Path | str | None, target: Path | None) -> None:
-    """Refuses to write where the input lies: it is not read whole before."""
-    there = source is not None and Path(source).exists() and target is not None and target.exists()
-    if there and os.path.samefile(str(source), str(target)):
-        raise ValueError(f"{target} would be written over what is read; give another place with -o")
-
-
-@contextmanager
-def _written(path: Path | None) -> Iterator[TextIO]:
-    """A file to write to, or what is printed."""
-    if path is None:
-        yield sys.stdout
+    """Refuse to write where the input lies: it is not read whole before."""
+    if source is None or target is None or not Path(source).exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        yield file
-
-
-def _predict_masks(model: Predictor, options: Namespace) -> None:
-    assert isinstance(model.task, MaskTask)
-    if options.output is None:
-        raise ValueError("masks are written as images: give a folder with -o")
-    source = Path(options.input)
-    _check_not_over(source, options.output if source.is_dir() else options.output / f"{source.stem}.png")
-    count = 0
-    for name, image in data.stream_pictures(options.input, model.task.channels):
-        options.output.mkdir(parents=True, exist_ok=True)
-        data.write_mask(options.output / f"{name}.png", model.predict(image[None])[0])
-        count += 1
-    _print(f"{count} mask{'s' * (count != 1)} in {options.output}")
+    for place in (target, target / f"{Path(source).stem}.png"):  # a file, or a mask in a folder
+        if place.exists() and os.path.samefile(str(source), str(place)):
+            raise ValueError(f"{place} is the input file; choose another --output")
 
 
 def _export(options: Namespace) -> None:
     from lossnet.export import export  # an extra
+    from lossnet.model import load
 
     model = load(options.model)
     difference = export(model, options.file)
@@ -428,6 +436,7 @@ def _export(options: Namespace) -> None:
 
 
 def _serve(options: Namespace) -> None:
+    from lossnet.model import load
     from lossnet.serve import Limits, serve  # an extra
 
     token = None
@@ -445,17 +454,23 @@ def _serve(options: Namespace) -> None:
 
     def ready(address: str) -> None:
         # In one line, however long, for programs that wait for it.
-        print(f"serving {options.model} ({model.task.kind}) on {address}, Ctrl-C stops", flush=True)
+        print(f"serving {options.model} ({model.task.output.kind}) on {address}, Ctrl-C stops", flush=True)
 
     serve(model, options.host, options.port, limits, token, options.threads, ready)
 
 
 def _report(options: Namespace) -> None:
+    from lossnet import report
+
     path = report.write(options.runs, options.output, options.data_dir)
     _print(f"the report is in {path}")
 
 
 def _data(options: Namespace) -> None:
+    from rich.table import Table
+
+    from lossnet import data
+
     if options.action == "list":
         table = Table("name", "what", "at hand")
         for name in data.names():
@@ -466,9 +481,17 @@ def _data(options: Namespace) -> None:
         return
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
-    shown = data.describe(options.name, options.data_dir, options.split, options.labels)
+    from lossnet.loading import describe
+
+    shown = describe(options.name, options.data_dir, options.split, options.labels, words=options.words)
     table = Table("property", "value", title=shown.name)
-    for key, value in dataclasses.asdict(shown).items():
+    facts = dataclasses.asdict(shown)
+    facts = {
+        **{key: facts.pop(key) for key in ("name", "description", "split_name", "instances")},
+        **facts.pop("facts"),
+        **facts,
+    }
+    for key, value in facts.items():
         table.add_row(key.replace("_", " "), _readable(value))
     _print(table)
 
@@ -482,194 +505,225 @@ def _readable(value: Any) -> str:
 
 
 def _methods(options: Namespace) -> None:
+    from rich.table import Table
+
+    from lossnet.build import METHODS
+
     table = Table("method", "losses (default first)", "what it does")
     for name, entry in METHODS.items():
         table.add_row(name, ", ".join(entry.losses), entry.summary)
     _print(table)
 
 
-def _bench(options: Namespace) -> None:
-    bench.run(
-        options.name,
-        output=options.output,
-        seeds=options.seeds,
-        data_dir=options.data_dir,
-        device=options.device,
-        jobs=options.jobs,
-    )
-
-
-_COMMANDS: dict[str, Callable[[Namespace], None]] = {
-    "train": _train,
-    "tune": _tune,
-    "evaluate": _evaluate,
-    "predict": _predict,
-    "export": _export,
-    "serve": _serve,
-    "report": _report,
-    "data": _data,
-    "methods": _methods,
-    "bench": _bench,
-}
-
-
 # ---------------------------------------------------------------- parsers
 
 
-class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks in descriptions and examples."""
+def _parser(description: str, examples: str = "", usage: str | None = None, **options: Any) -> ArgumentParser:
+    """Return a parser whose help keeps line breaks in descriptions and examples."""
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+        pass
+
+    return ArgumentParser(
+        description=description, epilog=examples, formatter_class=Help, usage=usage, **options
+    )
 
 
-def _parser(description: str, examples: str = "", usage: str | None = None) -> ArgumentParser:
-    return ArgumentParser(description=description, epilog=examples, formatter_class=_Help, usage=usage)
-
-
-def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
-    """The whole command line, and those commands of it whose defaults a recipe may change."""
-    parser = ArgumentParser(
+def _assembled(parsers: dict[str, ArgumentParser]) -> ArgumentParser:
+    """Return the command line with these commands."""
+    parser = _parser(
+        "Train networks with a loss that is itself a network.",
         prog="lossnet",
-        description="Train networks with a loss that is itself a network.",
         version=lossnet.__version__,
-        formatter_class=_Help,
         allow_abbrev=False,  # '_tune' looks for flags by their names
     )
     commands = parser.add_subcommands(required=True)
+    for name, command in parsers.items():
+        commands.add_subcommand(name, command, help=_COMMANDS[name].help)
+    return parser
 
-    training = _parser(
+
+def _outline() -> ArgumentParser:
+    """Return a command line that knows its commands' names only, which is enough for its help."""
+    return _assembled({name: _parser(command.help) for name, command in _COMMANDS.items()})
+
+
+def _parsers(*names: str) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """Return the command line and the parsers of its commands: of those named, or of all."""
+    parsers = {name: _COMMANDS[name].parser() for name in names or _COMMANDS}
+    return _assembled(parsers), parsers
+
+
+def _train_parser() -> ArgumentParser:
+    from lossnet.training.tracking import TRACKERS
+
+    parser = _parser(
         "Train on a data set and leave result, model, history and a report.",
         TRAIN_EXAMPLES,
         usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
     )
-    _add_run(training)
-    training.add_argument(
+    _add_run(parser)
+    parser.add_argument(
         "--seeds", type=int | None, help="so many runs, from --seed on, at once where possible"
     )
-    training.add_argument(
+    parser.add_argument(
         "--sweep",
         type=str | None,
         nargs="+",
         metavar="NAME=VALUES",
         help="a run for each of a setting's values a,b,c, and for all combinations",
     )
-    training.add_argument("--output", type=Path | None, help="folder for what the run leaves")
-    training.add_argument("--resume", action="store_true", help="continue from the checkpoint")
-    training.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
-    _add_settings(training, "settings (a recipe changes the defaults)")
-    commands.add_subcommand("train", training, help="train a model")
+    parser.add_argument("--output", type=Path | None, help="folder for what the run leaves")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument(
+        "--no-report", dest="report", action="store_false", help="leave the page about the run out"
+    )
+    parser.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
+    _add_settings(parser, "settings (a recipe changes the defaults)")
+    return parser
 
-    tuning = _parser(
+
+def _tune_parser() -> ArgumentParser:
+    parser = _parser(
         "Search for settings on validation data, and leave the best as a recipe.",
         TUNE_EXAMPLES,
         usage="lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
     )
-    _add_run(tuning)
-    tuning.add_argument(
+    _add_run(parser)
+    parser.add_argument(
         "--output", type=Path | None, help="folder for recipe and trials; else runs/tune/STUDY"
     )
-    tuning.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
-    tuning.add_argument(
+    parser.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
+    parser.add_argument(
         "--search",
         type=str | None,
         nargs="+",
         metavar="NAME=VALUES",
         help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
     )
-    tuning.add_argument(
+    parser.add_argument(
         "--study", type=str, default="", help="name in the storage; by default of data and method"
     )
-    tuning.add_argument("--storage", type=str, default="", help="database for workers on many machines")
-    _add_settings(tuning, "settings (those given are not searched; a recipe changes the others' defaults)")
-    commands.add_subcommand("tune", tuning, help="search for settings")
+    parser.add_argument("--storage", type=str, default="", help="database for workers on many machines")
+    _add_settings(parser, "settings (those given are not searched; a recipe changes the others' defaults)")
+    return parser
 
-    evaluation = _parser(
+
+def _evaluate_parser() -> ArgumentParser:
+    parser = _parser(
         "Evaluate a model on a data set or a file with labels.",
         "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
         "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
     )
-    evaluation.add_argument("model", type=Path, help="a run's folder or its model folder")
-    evaluation.add_argument("data", type=str, help="a registered name, or a file, which counts whole")
-    _add_others(evaluation)
-    evaluation.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    evaluation.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
-    evaluation.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
-    evaluation.add_argument("--output", type=Path | None, help="JSON file for the metrics")
-    commands.add_subcommand("evaluate", evaluation, help="evaluate a model")
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    parser.add_argument("data", type=str, help="a registered name, or a file, which counts whole")
+    _add_others(parser)
+    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    parser.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
+    parser.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
+    parser.add_argument("--output", type=Path | None, help="JSON file for the metrics")
+    return parser
 
-    prediction = _parser(
+
+def _predict_parser() -> ArgumentParser:
+    from lossnet.decoding import LABEL_DECODERS
+
+    parser = _parser(
         "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
         "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
         "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
     )
-    prediction.add_argument("model", type=Path, help="a run's folder or its model folder")
-    prediction.add_argument("input", type=str | None, nargs="?", help="a file with the model's inputs")
-    _add_others(prediction)
-    prediction.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
-    prediction.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
-    prediction.add_argument("--decode", default="tuned", choices=list(DECODERS), help="how labels are chosen")
-    commands.add_subcommand("predict", prediction, help="predict with a model")
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    parser.add_argument("input", type=str | None, nargs="?", help="a file with the model's inputs")
+    _add_others(parser)
+    parser.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
+    parser.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
+    ways = ", ".join(LABEL_DECODERS)
+    parser.add_argument("--decode", type=str, default="", help=f"how labels are chosen: {ways}")
+    return parser
 
-    exporting = _parser(
+
+def _export_parser() -> ArgumentParser:
+    parser = _parser(
         "Write a model as an ONNX file, checked against PyTorch on random inputs.",
         "example:\n  lossnet export runs/b0 b0.onnx",
     )
-    exporting.add_argument("model", type=Path, help="a run's folder or its model folder")
-    exporting.add_argument("file", type=Path, help="the ONNX file to write")
-    commands.add_subcommand("export", exporting, help="write a model as ONNX")
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    parser.add_argument("file", type=Path, help="the ONNX file to write")
+    return parser
 
-    serving = _parser(
+
+def _serve_parser() -> ArgumentParser:
+    parser = _parser(
         "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
         "examples:\n  lossnet serve runs/b0\n"
         "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
     )
-    serving.add_argument("model", type=Path, help="a run's folder or its model folder")
-    serving.add_argument("--host", type=str, default="127.0.0.1", help="address to listen on")
-    serving.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
-    serving.add_argument("--token-file", type=Path | None, help="a file with what clients must know")
-    serving.add_argument("--max-body", type=float, default=4, help="MiB of a request")
-    serving.add_argument("--max-instances", type=int, default=256, help="in one request")
-    serving.add_argument("--queue", type=int, default=128, help="requests that may wait")
-    serving.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
-    serving.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
-    commands.add_subcommand("serve", serving, help="answer predictions over HTTP")
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    parser.add_argument("--host", type=str, default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
+    parser.add_argument("--token-file", type=Path | None, help="a file with what clients must know")
+    parser.add_argument("--max-body", type=float, default=4, help="MiB of a request")
+    parser.add_argument("--max-instances", type=int, default=256, help="in one request")
+    parser.add_argument("--queue", type=int, default=128, help="requests that may wait")
+    parser.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
+    return parser
 
-    reporting = _parser(
+
+def _report_parser() -> ArgumentParser:
+    parser = _parser(
         "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
         "examples:\n  lossnet report runs/b0\n"
         "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
     )
-    reporting.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
-    reporting.add_argument(
-        "--output", type=Path | None, help="HTML file; by default report.html in the first"
-    )
-    reporting.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    commands.add_subcommand("report", reporting, help="write a page about runs")
+    parser.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
+    parser.add_argument("--output", type=Path | None, help="HTML file; by default report.html in the first")
+    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
+    return parser
 
-    datasets = _parser(
+
+def _data_parser() -> ArgumentParser:
+    parser = _parser(
         "List data sets, or show one.",
         "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
     )
-    datasets.add_argument("action", choices=["list", "show"], help="what to do")
-    datasets.add_argument("name", type=str | None, nargs="?", help="the data set to show")
-    _add_data_options(datasets)
-    commands.add_subcommand("data", datasets, help="list or show data sets")
+    parser.add_argument("action", choices=["list", "show"], help="what to do")
+    parser.add_argument("name", type=str | None, nargs="?", help="the data set to show")
+    _add_data_options(parser)
+    return parser
 
-    commands.add_subcommand(
-        "methods", _parser("List methods and losses.", "example:\n  lossnet methods"), help="list methods"
-    )
 
-    benchmark = _parser("Run a benchmark.", "example:\n  lossnet bench digits --output runs/digits")
-    benchmark.add_argument("name", choices=list(bench.NAMES), help="which")
-    benchmark.add_argument("--output", type=Path, default=Path("runs/bench"), help="folder")
-    benchmark.add_argument("--seeds", type=int, default=3, help="how many")
-    benchmark.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    benchmark.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
-    benchmark.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    commands.add_subcommand("bench", benchmark, help="run a benchmark")
-    return parser, {"train": training, "tune": tuning}
+def _methods_parser() -> ArgumentParser:
+    return _parser("List methods and losses.", "example:\n  lossnet methods")
+
+
+class _Command(NamedTuple):
+    """A line of help, what makes the parser, and what runs."""
+
+    help: str
+    parser: Callable[[], ArgumentParser]
+    run: Callable[[Namespace], None]
+
+
+_COMMANDS = {
+    "train": _Command("train a model", _train_parser, _train),
+    "tune": _Command("search for settings", _tune_parser, _tune),
+    "evaluate": _Command("evaluate a model", _evaluate_parser, _evaluate),
+    "predict": _Command("predict with a model", _predict_parser, _predict),
+    "export": _Command("write a model as ONNX", _export_parser, _export),
+    "serve": _Command("answer predictions over HTTP", _serve_parser, _serve),
+    "report": _Command("write a page about runs", _report_parser, _report),
+    "data": _Command("list or show data sets", _data_parser, _data),
+    "methods": _Command("list methods", _methods_parser, _methods),
+}
 
 
 def _add_run(parser: ArgumentParser) -> None:
     """What to train, and on what."""
+    from lossnet.build import METHODS
+
     parser.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
     parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
@@ -700,10 +754,15 @@ def _add_data_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--labels", type=str | None, nargs="+", help="label columns or patterns, for CSV and such"
     )
+    parser.add_argument("--words", type=str | None, help="a column of texts, read as sentences, in a CSV")
 
 
 def _add_settings(parser: ArgumentParser, title: str) -> None:
     """A flag for each setting, with its type, default and help from `Settings`."""
+    import docstring_parser
+
+    from lossnet.settings import Settings
+
     parsed = docstring_parser.parse(Settings.__doc__ or "")
     texts = {entry.arg_name: entry.description for entry in parsed.params}
     types = get_type_hints(Settings)
@@ -719,6 +778,9 @@ def _flag(setting: str) -> str:
 
 def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
     """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
+    from lossnet.build import default_loss
+    from lossnet.settings import recipe_names_of, recipe_settings
+
     loss = options.loss or default_loss(options.method)
     recipe = recipe_settings(options.data, options.method, loss, options.recipe)
     if options.recipe:
@@ -729,10 +791,14 @@ def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
 
 def _print(what: Table | str) -> None:
     """Prints without reading markup: label names and paths may hold square brackets."""
+    from rich.console import Console
+
     Console(markup=False, highlight=False).print(what)
 
 
 def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+    from rich.table import Table
+
     table = Table("", *metrics, title=title)
     for name in next(iter(metrics.values())):
         table.add_row(name, *(f"{part[name]:.4f}" for part in metrics.values()))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import AdamW, Optimizer
 
 from lossnet.energies import Energy
 from lossnet.losses import NCE, EnergyLoss, TaskLoss
-from lossnet.spaces import Prediction, Space
+from lossnet.methods.seal import energy_losses
+from lossnet.spaces import Batch, Prediction, Space
+from lossnet.trees import tree_map
 
 __all__ = ["LearnedLoss"]
+
+#: the energy's parameters to their optimizer
+OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 class LearnedLoss(nn.Module):
@@ -19,12 +29,34 @@ class LearnedLoss(nn.Module):
     Args:
         energy: the network that judges outputs; it is the criterion's own and is trained by `step`.
         space: of the outputs.
-        loss: what trains the energy.
+        loss: what trains the energy; `NCE` by default.
         task_loss: the weights of energy, cross-entropy and score.
-        lr: the energy's learning rate.
-        weight_decay: the energy's.
+        lr: learning rate of the default optimizer, AdamW; 1e-3 unless given.
+        weight_decay: of the default optimizer; 1e-5 unless given.
         steps: energy steps for each call of `step`.
         clip: largest norm of the energy's gradient.
+        optimizer: of the energy, in the place of AdamW: an instance over its parameters, or a function of
+            these.  It is the attribute ``optimizer``, for instance for a learning rate scheduler.
+
+    **Requirements**
+
+    - Call ``backward()`` before `step`, which changes the energy in place.
+    - Every call is remembered until `step`, which trains on all of them as on one batch: with several
+      micro-batches before a step of your optimizer, call `step` once, after it.  Evaluate under
+      ``torch.no_grad()``: such calls are not remembered.
+    - ``state_dict()`` has the energy and its optimizer, but no batches: save after `step`.
+    - Logits, truth, weights and floating-point inputs are converted to the energy's dtype, and autocast is
+      off in here: a model may be bfloat16 while its energy stays float32.
+    - Where ``torch.distributed`` is initialised, all processes call `step` together and their gradients are
+      added up as those of one large batch; build the energy from the same seed in all of them.
+
+    **Relations**
+
+    - `lossnet.methods.SEAL` with `lossnet.Trainer` takes the same steps, the energy's before the task
+      net's.  For that order, give the batch to `step` and then call the criterion.
+    - With an energy that has no trainable parameters it is a fixed loss; leave out `step`.
+
+    **Example**
 
     >>> from lossnet.energies import LabelInteraction, Local, Sum
     >>> from lossnet.nets import MLP
@@ -35,6 +67,11 @@ class LearnedLoss(nn.Module):
     >>> criterion = LearnedLoss(energy, space=MultiLabel(3), loss=NCE(samples=20))
     >>> x, y = torch.rand(5, 4), torch.ones(5, 3)
     >>> loss = criterion(x, model(x), y); loss.backward(); optimizer.step(); _ = criterion.step()
+
+    The order of SEAL:
+
+    >>> logits = model(x)
+    >>> _ = criterion.step(x, logits, y); loss = criterion(x, logits, y); loss.backward(); optimizer.step()
     """
 
     def __init__(
@@ -43,41 +80,207 @@ class LearnedLoss(nn.Module):
         space: Space,
         loss: EnergyLoss | None = None,
         task_loss: TaskLoss | None = None,
-        lr: float = 1e-3,
-        weight_decay: float = 1e-5,
+        lr: float | None = None,
+        weight_decay: float | None = None,
         steps: int = 1,
         clip: float = 10.0,
+        optimizer: Optimizer | OptimizerFactory | None = None,
     ) -> None:
         super().__init__()
         self.energy = energy
         self.space = space
         self.loss = loss or NCE()
         self.task_loss = task_loss or TaskLoss()
-        self.optimizer = torch.optim.AdamW(energy.parameters(), lr=lr, weight_decay=weight_decay)
+        self.optimizer = _optimizer(energy, optimizer, lr, weight_decay)
         self.steps = steps
         self.clip = clip
-        self._seen: tuple[Tensor, Tensor, Prediction] | None = None
+        self._seen: list[tuple[Batch, Prediction]] = []
+        self._steps_taken = 0
 
-    def forward(self, x: Tensor, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The task net's loss, a scalar whose gradient reaches the logits and never the energy."""
-        prediction = Prediction(self.space, logits, mask)
-        self._seen = (x.detach(), y, prediction.detach())
-        with torch.no_grad():
-            energy = self.energy.at(self._seen[0])
-        # Somebody else calls backward(): otherwise gradients would pile up in the energy.
-        with self.energy.frozen():
-            return self.task_loss(prediction, y, energy)
+    def forward(
+        self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """Return the task net's loss, ``()``; its gradient reaches the logits and never the energy.
 
-    def step(self) -> float:
-        """Trains the energy on the batch of the last call; returns the last energy loss."""
-        if self._seen is None:
+        Args:
+            x: inputs as the energy reads them, a tensor or any tuple, list or dict of tensors.
+            logits: the task net's, ``(batch, *event)``.
+            y: the truth, ``(batch, *event)``.
+            mask: of real units, where there is padding.
+            weight: of each instance in the mean of this loss and of the energy's, ``(batch,)``.
+        """
+        batch, prediction = self._converted(x, logits, y, mask, weight)
+        if torch.is_grad_enabled() and self._trained():
+            self._seen.append((batch, prediction.detach()))
+        with _full_precision(batch.y):
+            with torch.no_grad():
+                energy = self.energy.at(batch.x)
+            # Somebody else calls backward(): otherwise gradients would pile up in the energy.
+            with self.energy.frozen():
+                loss = self.task_loss(prediction, batch.y, energy, batch.weight)
+        if loss.requires_grad:
+            loss.register_hook(self._order_check())
+        return loss
+
+    def step(
+        self,
+        x: Any = None,
+        logits: Tensor | None = None,
+        y: Tensor | None = None,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> float:
+        """Train the energy on all calls since the last step, and forget them; return the last energy loss.
+
+        Given a batch, as the criterion takes it, train on that one only.
+        """
+        parameters = self._trained()
+        if not parameters:
+            raise RuntimeError("the energy has no trainable parameters; leave out criterion.step()")
+        if len({x is None, logits is None, y is None}) > 1:
+            raise TypeError("criterion.step() takes x, logits and y, or none of them")
+        seen, self._seen = self._seen, []
+        if logits is not None and y is not None:
+            batch, prediction = self._converted(x, logits, y, mask, weight)
+            seen = [(batch, prediction.detach())]
+        sizes = [len(batch.y) for batch, _ in seen]
+        total = float(_over_processes(torch.tensor(float(sum(sizes)), device=parameters[0].device)))
+        if not total:
             raise RuntimeError("call the criterion on a batch before criterion.step()")
-        x, y, prediction = self._seen
-        value = torch.zeros(())
-        for loss in self.loss.rounds(y, prediction, self.steps):
-            value = loss(self.energy.at(x)).mean()
-            self.optimizer.zero_grad()
-            value.backward()
-            clip_grad_norm_(self.energy.parameters(), self.clip)
-            self.optimizer.step()
-        return float(value.detach())
+        if not self._steps_taken:
+            _check_same(parameters)
+        self._steps_taken += 1
+        losses = [energy_losses(self.energy, self.loss, *one, self.steps) for one in seen]
+        value = torch.zeros((), device=parameters[0].device)
+        with torch.enable_grad(), _full_precision(parameters[0]), _own_gradients(parameters):
+            for _ in range(self.steps):
+                value.zero_()
+                for parameter in parameters:
+                    parameter.grad = None
+                for size, micro_batch in zip(sizes, losses, strict=True):
+                    loss = size / total * next(micro_batch)
+                    loss.backward(inputs=parameters)
+                    value += loss.detach()
+                _add_gradients(parameters)
+                clip_grad_norm_(parameters, self.clip)
+                self.optimizer.step()
+        return float(_over_processes(value))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what ``state_dict()`` has beside the energy's parameters: the optimizer's state."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over the optimizer's state from a ``state_dict()``."""
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters that `step` trains."""
+        groups = self.optimizer.param_groups
+        return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
+
+    def _converted(
+        self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None, weight: Tensor | None
+    ) -> tuple[Batch, Prediction]:
+        """A batch, detached, and the prediction for it, both in the energy's precision."""
+        if weight is not None and weight.shape != (len(y),):
+            raise ValueError(
+                f"weight has the shape {tuple(weight.shape)}; give one of ({len(y)},), as many as y"
+            )
+        dtypes = (parameter.dtype for parameter in self.energy.parameters() if parameter.is_floating_point())
+        dtype = next(dtypes, logits.dtype)
+
+        def convert(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        weight = None if weight is None else weight.detach().to(dtype)
+        batch = Batch(tree_map(convert, x), y.detach().to(dtype), mask, weight)
+        return batch, Prediction(self.space, logits.to(dtype), mask)
+
+    def _order_check(self) -> Callable[[Tensor], None]:
+        """A hook of a loss that is called when its gradient is about to be computed."""
+        then = self._steps_taken
+
+        def check(gradient: Tensor) -> None:
+            if self._steps_taken != then:
+                raise RuntimeError(
+                    "criterion.step() has changed the energy that this loss was computed with; "
+                    "call backward() before criterion.step()"
+                )
+
+        return check
+
+
+def _optimizer(
+    energy: Energy,
+    given: Optimizer | OptimizerFactory | None,
+    lr: float | None,
+    weight_decay: float | None,
+) -> Optimizer:
+    """The optimizer that is given, made, or AdamW."""
+    if given is None:
+        lr, weight_decay = 1e-3 if lr is None else lr, 1e-5 if weight_decay is None else weight_decay
+        # As a group, which may be empty: an energy need not have parameters.
+        return AdamW([{"params": list(energy.parameters())}], lr=lr, weight_decay=weight_decay)
+    if lr is not None or weight_decay is not None:
+        raise ValueError("lr and weight_decay are those of the default optimizer; give them to your own")
+    optimizer = given if isinstance(given, Optimizer) else given(list(energy.parameters()))
+    own = {id(parameter) for parameter in energy.parameters()}
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise ValueError("the optimizer has parameters that are not the energy's; give it those alone")
+    return optimizer
+
+
+def _full_precision(tensor: Tensor) -> torch.autocast:
+    """No autocast, whatever the caller's loop has."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+@contextmanager
+def _own_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Leave what ``grad`` holds of somebody else's as it is, as of parameters that the task net shares."""
+    before = [parameter.grad for parameter in parameters]
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+def _several_processes() -> bool:
+    joined = distributed.is_available() and distributed.is_initialized()
+    return joined and distributed.get_world_size() > 1
+
+
+def _over_processes(value: Tensor) -> Tensor:
+    """Add up a tensor of all processes, in place."""
+    if _several_processes():
+        distributed.all_reduce(value)
+    return value
+
+
+def _add_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Add up the gradients of all processes, of which some may have none."""
+    if not _several_processes():
+        return
+    present = [float(parameter.grad is not None) for parameter in parameters]
+    counts = _over_processes(torch.tensor(present, device=parameters[0].device))
+    for parameter, count in zip(parameters, counts.tolist(), strict=True):
+        if count:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = _over_processes(gradient.contiguous())
+
+
+def _check_same(parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse energies that differ between processes: they would never come together."""
+    if not _several_processes():
+        return
+    sums = torch.stack([parameter.detach().float().sum() for parameter in parameters])
+    highest, lowest = sums.clone(), sums.clone()
+    distributed.all_reduce(highest, distributed.ReduceOp.MAX)
+    distributed.all_reduce(lowest, distributed.ReduceOp.MIN)
+    if not torch.equal(highest, lowest):
+        raise RuntimeError(
+            "the energy's parameters differ between processes; build it from the same seed in all of them"
+        )

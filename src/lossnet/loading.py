@@ -67,7 +67,8 @@ class Loaded:
         """
         parts = [train, valid, train.take([]) if test is None else test]
         task = Task.fit(parts, fitting)
-        return cls(name, name, *task.prepare(parts), task, split_name)
+        train, valid, test = task.prepare(parts)
+        return cls(name, name, train, valid, test, task, split_name)
 
 
 def load(
@@ -191,11 +192,14 @@ def _prepared(
         fitting = _token_fitting(raw.entry, texts[0], data_dir, features, embeddings)
     task = task or Task.fit(raw.parts, fitting)
     tokens = [token for part in texts for sentence in part.tokens for token in sentence]
-    beside = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
+    beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
+    train, valid, test = task.prepare(raw.parts)
     return Loaded(
         raw.entry.name,
         raw.entry.description,
-        *task.prepare(raw.parts),
+        train,
+        valid,
+        test,
         task,
         raw.split_name,
         tuple(table.coverage(tokens) for table in fitting.tables),

@@ -129,7 +129,7 @@ class Model(Predictor):
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], own: OwnParts | None = None) -> Model:
-        """Return the model that `files` described, with all of its networks, so that it can be trained further.
+        """Return the model that `files` described, with all of its networks, to be trained further.
 
         Those that neither predict nor are the energy start anew.  Parts of your own must be given again.
         """
@@ -163,8 +163,8 @@ def load(path: Path | str, *, task_net: Factory | None = None, energy: Factory |
     """Return the model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
 
     A folder that is damaged, of a newer format, or not what it says is a `ModelError` with the reason.  A
-    folder holds no code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it again,
-    as a module, class or function, and takes the folder's weights.
+    folder holds no code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it
+    again, as a module, class or function, and takes the folder's weights.
     """
     folder = _find(path)
     with _complaints(folder):

@@ -27,18 +27,16 @@ class OwnParts:
 
     A module is copied, so that every run starts from it.  A class or function that needs two arguments is
     called with the numbers of inputs and of logits, as `torch.nn.Linear` is; one that needs a single argument
-    is called with the `Task`; others without any.  An energy may be any module that maps inputs and candidates
-    ``(batch, K, *event)`` to energies ``(batch, K)``.
+    is called with the `Task`; others without any.  An energy may be any module that maps inputs and
+    candidates ``(batch, K, *event)`` to energies ``(batch, K)``.
 
     Args:
         task_net: maps inputs to logits.
         energy: judges outputs.
         frozen: whether the energy, pretrained elsewhere, stays as it is.
 
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
     >>> from lossnet.task import Task
-    >>> OwnParts(task_net=nn.Linear).make_task_net(Task(Features.of_size(4), Labels.of_size(3)))
+    >>> OwnParts(task_net=nn.Linear).make_task_net(Task.of_sizes(inputs=4, labels=3))
     Linear(in_features=4, out_features=3, bias=True)
     """
 

@@ -74,7 +74,7 @@ class Predictor(ABC):
         return decode
 
     def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
-        """Return outputs of raw inputs as a person would write them: label names, tokens with tags, or masks."""
+        """Return outputs of raw inputs as a person would write them: label names, tagged tokens, or masks."""
         data = self.task.read(x)
         relaxed, _ = self.probabilities(data)
         return self.task.output.named(self.decoder(decode)(relaxed), data.source)

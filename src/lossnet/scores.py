@@ -8,7 +8,7 @@ and returns ``(batch, K)``.  It is differentiable in the candidates and exact on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -21,6 +21,7 @@ from lossnet.spans import SpanCounts
 __all__ = [
     "F1",
     "Accuracy",
+    "Decoded",
     "Hamming",
     "IoU",
     "LabelMeter",
@@ -337,6 +338,26 @@ class MaskMeter(Meter):
         return {IOU.name: self._iou / self._images, PIXEL_ACCURACY.name: self._right / self._pixels}
 
 
+class Decoded(Meter):
+    """Another meter's metrics of relaxed predictions, decoded first.
+
+    >>> Decoded(LabelMeter(), lambda relaxed: (relaxed > 0.2) * 1.0).measure(
+    ...     torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]])
+    ... )["f1"]
+    1.0
+    """
+
+    def __init__(self, inner: Meter, decoder: Callable[[Tensor], Tensor]) -> None:
+        self.metrics = inner.metrics
+        self._inner, self._decoder = inner, decoder
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        self._inner.add(self._decoder(predicted), truth)
+
+    def compute(self) -> dict[str, float]:
+        return self._inner.compute()
+
+
 @singledispatch
 def meter(space: Space) -> Meter:
     """Return a meter for outputs of a space; register another function for a space of your own.
@@ -363,7 +384,7 @@ def _(space: Mask) -> Meter:
 
 
 def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the metrics of relaxed predictions ``(instances, *event)``, decoded as the space does by default.
+    """Return the metrics of relaxed predictions ``(instances, *event)``, decoded as the space does.
 
     >>> metrics(MultiLabel(2), torch.tensor([[0.9, 0.4]]), torch.tensor([[1.0, 0.0]]))["f1"]
     1.0

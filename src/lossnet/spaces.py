@@ -60,8 +60,8 @@ class Batch(NamedTuple):
     """A mini-batch: inputs ``x``, truth ``y`` ``(batch, *event)``, the mask of real units, and the weight of
     each instance in losses, ``(batch,)``, where they differ."""
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Any = None
     mask: Tensor | None = None
     weight: Tensor | None = None
 

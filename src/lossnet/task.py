@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lossnet.data import DataError, Examples, Source
+from lossnet.data import DataError, Examples
 from lossnet.energies import Energy
-from lossnet.inputs import Arrays, Fitting, Input
-from lossnet.outputs import Output
+from lossnet.inputs import Arrays, Features, Fitting, Input
+from lossnet.outputs import Labels, Output
 from lossnet.own import OwnParts
 from lossnet.scores import Score
 from lossnet.settings import Settings
@@ -27,9 +27,7 @@ __all__ = ["Task"]
 class Task:
     """Everything about a run that depends on what goes in and what comes out.
 
-    >>> from lossnet.inputs import Features
-    >>> from lossnet.outputs import Labels
-    >>> task = Task(Features.of_size(4), Labels.of_size(3))
+    >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> task.title, task.units
     ('sets of labels from feature vectors', 3)
     """
@@ -45,6 +43,11 @@ class Task:
             raise DataError(f"{what}, and {self.input.summary} have them of each {offered} only")
 
     @classmethod
+    def of_sizes(cls, inputs: int, labels: int) -> Task:
+        """Return a task of feature vectors and label sets whose columns have numbers for names."""
+        return cls(Features.of_size(inputs), Labels.of_size(labels))
+
+    @classmethod
     def fit(cls, parts: Sequence[Examples], fitting: Fitting | None = None) -> Task:
         """Return the task that training, validation and test data pose, fitted on the first of them."""
         train = parts[0]
@@ -53,9 +56,7 @@ class Task:
         source = _kind_for(train.source, Input.kinds.values(), "source", "input")
         output = _kind_for(train.target, Output.kinds.values(), "target", "output")
         targets = [part.target for part in parts if part.target is not None]
-        return cls(
-            source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets)
-        )
+        return cls(source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets))
 
     def prepare(self, parts: Sequence[Examples]) -> list[Examples]:
         """Return data as networks, losses and metrics read them."""
@@ -71,6 +72,10 @@ class Task:
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
         return Examples(self.input.prepare(self.input.read(x)))
+
+    def read_items(self, items: Sequence[Any]) -> Examples:
+        """Return instances that came over HTTP as prepared data without truth."""
+        return Examples(self.input.prepare(self.input.collate(items)))
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""
@@ -151,16 +156,18 @@ def _kind_for(column: Any, kinds: Any, attribute: str, what: str) -> Any:
     suitable = [kind for kind in kinds if isinstance(column, getattr(kind, attribute))]
     if not suitable:
         name = type(column).__name__
-        raise DataError(f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}")
+        raise DataError(
+            f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}"
+        )
     return suitable[-1]
 
 
 def _stored_kind(content: Any, kinds: Mapping[str, Any], what: str) -> Any:
-    kind = content.get("kind") if isinstance(content, Mapping) else None
+    kind = str(content.get("kind") if isinstance(content, Mapping) else None)
     if kind not in kinds:
         known = ", ".join(kinds)
         advice = "import the module that defines it before the model is loaded"
-        raise ValueError(f"unknown kind of {what} {str(kind)[:40]!r}; known are {known}; {advice}")
+        raise ValueError(f"unknown kind of {what} {kind[:40]!r}; known are {known}; {advice}")
     return kinds[kind]
 
 

@@ -1,20 +1,21 @@
-"""Trees of tensors: tensors in tuples, lists, dictionaries and named tuples, nested at will."""
+"""Trees of tensors, as inputs may be: tensors in tuples, lists, mappings and named tuples, nested at will."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import copy
 from typing import Any
 
 from torch import Tensor
 
 __all__ = ["Tree", "tree_leaves", "tree_map"]
 
-#: a tensor, or a tuple, list, dictionary or named tuple of trees
+#: a tensor, or a tuple, list, mapping or named tuple of trees
 Tree = Any
 
 
 def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
-    """Return a tree of the same form with a function applied to each tensor; what is no tensor stays.
+    """Return a tree of the same form with a function applied to each tensor; other leaves stay.
 
     >>> import torch
     >>> tree_map(len, {"a": torch.zeros(2), "b": (torch.zeros(3), None)})
@@ -22,8 +23,10 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     """
     if isinstance(tree, Tensor):
         return function(tree)
-    if isinstance(tree, dict):
-        return {key: tree_map(function, value) for key, value in tree.items()}
+    if isinstance(tree, MutableMapping):  # some that are not dicts, such as a tokenizer's output
+        mapped = copy(tree)
+        mapped.update({key: tree_map(function, value) for key, value in tree.items()})
+        return mapped
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(tree_map(function, value) for value in tree))
     if isinstance(tree, (tuple, list)):
@@ -35,12 +38,12 @@ def tree_leaves(tree: Tree) -> Iterator[Tensor]:
     """Yield the tensors of a tree.
 
     >>> import torch
-    >>> [len(leaf) for leaf in tree_leaves({"a": torch.zeros(2), "b": [torch.zeros(3)]})]
+    >>> [len(leaf) for leaf in tree_leaves({"a": torch.zeros(2), "b": [torch.zeros(3), None]})]
     [2, 3]
     """
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, dict):
+    elif isinstance(tree, Mapping):
         for value in tree.values():
             yield from tree_leaves(value)
     elif isinstance(tree, (tuple, list)):

@@ -40,7 +40,7 @@ def test_batches_are_the_rows(as_sparse):
 )
 def test_any_sparse_rows_can_be_batched(y, draw):
     rows = draw.draw(st.lists(st.integers(0, len(y) - 1), max_size=8))
-    x = sparse.random_array((len(y), 4), density=0.5, rng=0)
+    x = sparse.random_array((len(y), 4), density=0.5, random_state=0)
     data = MultiLabelData.from_arrays(x, y)
     batch = data.batch(np.array(rows, dtype=np.int64))
     np.testing.assert_array_equal(batch.y.numpy(), y[rows])

@@ -115,6 +115,6 @@ def test_scenes_without_pillow(monkeypatch):
     def absent():
         raise ImportError("no Pillow")
 
-    monkeypatch.setattr(embedded, "load_sample_images", absent)
+    monkeypatch.setattr("sklearn.datasets.load_sample_images", absent)
     with pytest.raises(ImportError, match=r"install lossnet\[images\]"):
         digits_scenes()

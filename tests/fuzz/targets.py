@@ -287,9 +287,9 @@ def command_line(content):
 
 
 @functools.cache
-def built_once():
+def built_once(*names):
     """The command line's parsers, which take longer to make than all the rest."""
-    return _parsers()
+    return _parsers(*names)
 
 
 CONFIGURATION = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lossnet.bench.seeds import _Eager
+from benchmarks.seeds import _Eager
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.settings import Settings

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
-from sklearn.datasets import load_digits, load_sample_images
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["digits_completion", "digits_pairs", "digits_scenes"]
 
@@ -99,6 +97,8 @@ def digits_scenes() -> tuple[MaskData, Split]:
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits  # takes longer to import than torch
+
     bunch = load_digits()
     return bunch.data.astype(np.float32), bunch.target.astype(np.int64)
 
@@ -123,12 +123,16 @@ def _draw_pairs(
 
 def _enlarged(image: NDArray[np.float32]) -> NDArray[np.float64]:
     """How much ink is where, from 0 to 1, of a digit at the size it has in a scene."""
+    from scipy import ndimage
+
     square = image.reshape(_SIDE, _SIDE) / _INK
     larger = ndimage.zoom(square, _DIGIT_SIDE / _SIDE, order=1, grid_mode=True, mode="nearest")
     return np.asarray(larger, dtype=np.float64)
 
 
 def _photographs() -> list[NDArray[np.float64]]:
+    from sklearn.datasets import load_sample_images
+
     try:
         return [photograph / 255 for photograph in load_sample_images().images]
     except ImportError as error:

@@ -12,7 +12,7 @@ outputs              `LabelTable`, `TagColumn`, `MaskStack`     ``lossnet.output
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -34,6 +34,7 @@ __all__ = [
     "Weighted",
     "arranged",
     "by_length",
+    "concatenated",
     "row_numbers",
 ]
 
@@ -77,13 +78,19 @@ class Column(ABC):
     def take(self, rows: NDArray[np.int64]) -> Self:
         """Return the rows given, in that order."""
 
+    def join(self, others: Sequence[Self]) -> Self:
+        """Return these rows and those of others after them."""
+        raise DataError(f"{type(self).__name__} cannot be joined; read the file as a whole")
+
     @abstractmethod
     def batch(self, indices: Rows) -> Any:
         """Return some rows as a tensor, or a tree of tensors, with a leading batch axis."""
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         """Yield arrays and strings that together say all there is, for a content hash."""
-        raise DataError(f"{type(self).__name__} has no content hash; define `pieces` to resume and compare runs")
+        raise DataError(
+            f"{type(self).__name__} has no content hash; define `pieces` to resume and compare runs"
+        )
 
     def on(self, device: torch.device | str) -> Column:
         """Return the same rows as training on a device reads them fastest."""
@@ -156,7 +163,9 @@ class Examples:
         """Return the rows ``indices``, in that order."""
         rows = row_numbers(indices, len(self))
         new = object.__new__(type(self))
-        Examples.__init__(new, self.source.take(rows), None if self.target is None else self.target.take(rows))
+        Examples.__init__(
+            new, self.source.take(rows), None if self.target is None else self.target.take(rows)
+        )
         return new
 
     def batch(self, indices: Rows) -> Batch:
@@ -231,6 +240,23 @@ class Weighted:
         """Return the rows ``indices`` with their weights."""
         weights = self.weights.to(indices.device).index_select(0, indices)
         return self.data.batch(indices)._replace(weight=weights)
+
+
+def concatenated(parts: Sequence[Examples]) -> Examples:
+    """Return instances of several parts as one data set.
+
+    >>> from lossnet.data import MultiLabelData
+    >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
+    >>> len(concatenated([data, data]))
+    4
+    """
+    sources, targets = [part.source for part in parts], [part.target for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    known = [target for target in targets if target is not None]
+    return Examples(
+        sources[0].join(sources[1:]), known[0].join(known[1:]) if len(known) == len(parts) else None
+    )
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -162,7 +162,9 @@ def read_labelled_images(
     for row, name in enumerate(read.texts, start=2):
         stem = name if name in files else Path(name).stem
         if stem not in files:
-            raise DataError(f"there is no image {name!r} in {Path(path) / 'images'}; correct its name", table, row)
+            raise DataError(
+                f"there is no image {name!r} in {Path(path) / 'images'}; correct its name", table, row
+            )
         picture = _read_picture(files[stem])
         pictures.append(picture if resize is None else _resized(picture, resize))
         if pictures[-1].shape[:2] != pictures[0].shape[:2]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.tables import FeatureTable
 from lossnet.data.errors import DataError
+from lossnet.data.tables import FeatureTable
 
 __all__ = ["Preprocessor"]
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pooch
-from scipy import sparse
 
 from lossnet.data import embedded
 from lossnet.data.download import Download, fetch
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples
+from lossnet.data.examples import Examples, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
@@ -391,7 +390,9 @@ def _read_path(
         if labels is not None:
             raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
         sentences, own = read_sentences(files)
-        return split_data(Entry(title, f"the sentences in {name}", features=tokens), sentences, own, split, seed, "files")
+        return split_data(
+            Entry(title, f"the sentences in {name}", features=tokens), sentences, own, split, seed, "files"
+        )
     if is_labelled(name):
         made = Entry(title, f"the images in {name}")
         return split_data(made, read_labelled_images(name, labels, resize), None, split, seed)
@@ -401,7 +402,9 @@ def _read_path(
         images, own = read_images(name, resize)
         return split_data(Entry(title, f"the images in {name}"), images, own, split, seed, "files")
     data = read(name, labels)
-    return split_data(Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed)
+    return split_data(
+        Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed
+    )
 
 
 def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
@@ -453,16 +456,13 @@ def split_data(
     return Raw(known, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
 
 
-def _joined(parts: list[MultiLabelData], paths: list[Path]) -> MultiLabelData:
+def _joined(parts: list[MultiLabelData], paths: list[Path]) -> Examples:
     first = parts[0]
     for part, path in zip(parts, paths, strict=True):
         if (part.feature_names, part.label_names) != (first.feature_names, first.label_names):
             what = f"its attributes are not those of {paths[0].name}; use files of one release"
             raise DataError(what, path)
-    stack = sparse.vstack if first.is_sparse else np.concatenate
-    x: Any = stack([part.x for part in parts])
-    y = sparse.vstack([part.y for part in parts], format="csr")
-    return MultiLabelData(x, y, first.feature_names, first.label_names)
+    return concatenated(parts)
 
 
 def _folders(found: Entry, data_dir: AnyPath | None) -> list[Path]:

@@ -107,7 +107,9 @@ def is_table(path: str | PathLike[str]) -> bool:
     return Path(path).suffix.lower() in _TABLES
 
 
-def read_labelled_texts(path: str | PathLike[str], column: str, labels: str | Sequence[str] | None) -> Examples:
+def read_labelled_texts(
+    path: str | PathLike[str], column: str, labels: str | Sequence[str] | None
+) -> Examples:
     """Read the texts in a table's column, cut into tokens, and the labels in its label columns."""
     return _examples(read_texts(path, column, labels), column)
 

@@ -107,7 +107,7 @@ class Lexicon:
         clusters: Mapping[str, str] | None = None,
         word_length: int = 20,
     ) -> Lexicon:
-        """Return the lexicon of training sentences, with all given ``words``, such as those that have a vector.
+        """Return the lexicon of training sentences, with all given ``words``, as those that have vectors.
 
         Training words are added where none of their spellings is among these.  The feature ``characters``
         asks for characters.
@@ -220,8 +220,8 @@ class Lexicon:
 class Sentences(Source):
     """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
-    With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0 on
-    padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of the table they are from.
+    With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0
+    on padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of their table.
 
     >>> read = Sentences((("I", "bet"), ("I",)))
     >>> data = read.encoded(Lexicon.fit(read))
@@ -251,6 +251,11 @@ class Sentences(Source):
     def take(self, rows: NDArray[np.int64]) -> Sentences:
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
         return replace(self, tokens=_taken(self.tokens, rows), columns=columns)
+
+    def join(self, others: Sequence[Sentences]) -> Sentences:
+        parts = (self, *others)
+        columns = {name: tuple(chain(*(part.columns[name] for part in parts))) for name in self.columns}
+        return replace(self, tokens=tuple(chain(*(part.tokens for part in parts))), columns=columns)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some sentences, padded to the longest of them."""
@@ -362,6 +367,9 @@ class TagColumn(Target):
 
     def take(self, rows: NDArray[np.int64]) -> TagColumn:
         return replace(self, tags=_taken(self.tags, rows))
+
+    def join(self, others: Sequence[TagColumn]) -> TagColumn:
+        return replace(self, tags=tuple(chain(self.tags, *(other.tags for other in others))))
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some sentences' tags, padded to the longest of them."""

@@ -59,6 +59,9 @@ class FeatureTable(Source):
     def take(self, rows: NDArray[np.int64]) -> FeatureTable:
         return FeatureTable(self.matrix[rows], self.names)
 
+    def join(self, others: Sequence[FeatureTable]) -> FeatureTable:
+        return FeatureTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
+
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, d)``."""
         rows = row_numbers(indices, len(self))
@@ -76,7 +79,9 @@ class FeatureTable(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self.sparse()
-        return Resident((torch.from_numpy(self.matrix.toarray()) if self.is_sparse else self._tensor).to(device))
+        return Resident(
+            (torch.from_numpy(self.matrix.toarray()) if self.is_sparse else self._tensor).to(device)
+        )
 
     @property
     def dense_bytes(self) -> int:
@@ -141,6 +146,9 @@ class LabelTable(Target):
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         return LabelTable(self.matrix[rows], self.names)
+
+    def join(self, others: Sequence[LabelTable]) -> LabelTable:
+        return LabelTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, L)``."""
@@ -252,6 +260,11 @@ def joined(strings: Sequence[str]) -> str:
     '2\\x00a\\x00b'
     """
     return f"{len(strings)}\0" + "\0".join(strings)
+
+
+def _stacked(matrices: list[Any]) -> Any:
+    is_sparse = sparse.issparse(matrices[0])
+    return sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
 
 
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -98,7 +98,7 @@ class Sum(Energy):
         return self._total(encoded, y)
 
     def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        plain = type(self).evaluate is Sum.evaluate
+        plain = type(self).evaluate is Sum.evaluate and isinstance(x, Tensor)
         if not (plain and x.is_cuda and torch.is_grad_enabled() and torch.cuda.is_current_stream_capturing()):
             return super().at(x)
         # In a CUDA graph inputs are encoded, and their gradients computed, beside the terms that need none.

@@ -14,8 +14,8 @@ __all__ = ["Scorer"]
 class Scorer(Energy):
     """``E(x, y)`` computed by a module of somebody's own, pretrained or not: a reward model, a validator.
 
-    The module maps inputs and candidates ``(batch, K, *event)``, relaxed or discrete, to ``(batch, K)``; low is
-    good.  To teach a task net it must be differentiable in the candidates.
+    The module maps inputs and candidates ``(batch, K, *event)``, relaxed or discrete, to ``(batch, K)``; low
+    is good.  To teach a task net it must be differentiable in the candidates.
 
     >>> import torch
     >>> class Count(nn.Module):

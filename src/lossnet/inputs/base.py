@@ -109,7 +109,9 @@ class Input(ABC, Generic[SourceT, Item]):
     @classmethod
     def collect(cls, x: Any) -> SourceT:
         """Return raw training inputs, as a user has them, in memory: what `fit` and `prepare` take."""
-        raise DataError(f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}")
+        raise DataError(
+            f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}"
+        )
 
     @abstractmethod
     def read(self, x: Any) -> SourceT:
@@ -140,7 +142,7 @@ class Input(ABC, Generic[SourceT, Item]):
     def network(
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
-        """Return a network that gives features of a level or, given ``outputs``, as many logits at that level.
+        """Return a network that gives features of a level or, given ``outputs``, as many logits there.
 
         A network without outputs has a ``width``, that of its features.
         """
@@ -210,7 +212,7 @@ class Input(ABC, Generic[SourceT, Item]):
         return x, None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
-        """Yield random raw inputs of a batch size, of several other sizes where they may vary; one for seed 0."""
+        """Yield random raw inputs of a batch size, of several lengths or sizes; a single one for seed 0."""
         raise ValueError(f"models of {self.summary} cannot be exported")
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:

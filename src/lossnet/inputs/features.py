@@ -19,7 +19,18 @@ from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_i
 from lossnet.data.readers import frame_columns, named_rows
 from lossnet.data.readers.text import Like
 from lossnet.data.stored import stored_strings
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, finite_row, in_groups, shown
+from lossnet.inputs.base import (
+    Arrays,
+    Fitting,
+    Input,
+    Level,
+    Part,
+    Question,
+    Role,
+    finite_row,
+    in_groups,
+    shown,
+)
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 
@@ -62,7 +73,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         return FeatureTable(x)
 
     def read(self, x: Any) -> FeatureTable:
-        """Return rows of numbers, in the order of our columns; or, by name, a data frame or a list of mappings.
+        """Return rows of numbers, in the order of our columns; or, by name, data frames or lists of mappings.
 
         Named rows may also have the text that columns such as ``country=fr`` were made of.
         """

@@ -13,7 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Crops, DataError, Distortion, Examples, Pictures, Source, decode_picture, stream_pictures
+from lossnet.data import (
+    Crops,
+    DataError,
+    Distortion,
+    Examples,
+    Pictures,
+    Source,
+    decode_picture,
+    stream_pictures,
+)
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
 from lossnet.nets import FCN, PooledImages, UNet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,8 +48,8 @@ class Words(Input[Sentences, Sentence]):
     """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
 
     Without them, vectors start at random and are trained.  A model has its vectors among its weights, and
-    this keeps no more of them than the ``vector_width``.  ``column`` is the column of a table that has the texts,
-    where a table was read.
+    this keeps no more of them than the ``vector_width``.  ``column`` is the column of texts, where a table
+    was read.
 
     >>> words = Words(Lexicon.fit(Sentences((("I", "bet", "I"),)), features=("case",)))
     >>> x = words.prepare(words.read(["I bet"])).batch(torch.tensor([0]))
@@ -301,7 +300,9 @@ def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
         return tokenise(sentence)
     tokens = tuple(sentence) if isinstance(sentence, Iterable) else (sentence,)
     if not all(isinstance(token, str) for token in tokens):
-        raise DataError(f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens")
+        raise DataError(
+            f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens"
+        )
     return tokens
 
 

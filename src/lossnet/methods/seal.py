@@ -10,9 +10,21 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.losses import NCE, EnergyFunction, EnergyLoss, TaskLoss
 from lossnet.methods.base import Stage, TaskNetMethod, Update
-from lossnet.spaces import Batch, Space
+from lossnet.spaces import Batch, Prediction, Space
 
-__all__ = ["SEAL"]
+__all__ = ["SEAL", "energy_losses"]
+
+
+def energy_losses(
+    energy: Energy, loss: EnergyLoss, batch: Batch, prediction: Prediction, count: int
+) -> Iterator[Tensor]:
+    """Yield the losses ``()`` of ``count`` energy steps against one prediction, held fixed (SEAL Eq. 4).
+
+    Each has candidates of its own, and is of the energy as it is when the loss is asked for: take the step
+    between two of them.
+    """
+    for instance_losses in loss.rounds(batch.y, prediction, count):
+        yield batch.mean(instance_losses(energy.at(batch.x)))
 
 
 class SEAL(TaskNetMethod):
@@ -68,8 +80,8 @@ class SEAL(TaskNetMethod):
         """``count`` steps of the energy loss, of one prediction and with candidates of their own."""
         with torch.no_grad():
             prediction = self.prediction(batch)
-        for loss in self.loss.rounds(batch.y, prediction, count):
-            yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
+        for loss in energy_losses(self.energy, self.loss, batch, prediction, count):
+            yield Update("energy", loss)
 
     def task_updates(
         self,

@@ -15,7 +15,7 @@ from lossnet.data import DataError, Source, Target
 from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Input, Level, Schema
-from lossnet.scores import Meter, Metric, Score
+from lossnet.scores import Decoded, Meter, Metric, Score, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Space
 
@@ -53,7 +53,7 @@ class Output(ABC, Generic[TargetT]):
     #: the score that predictions should be good at
     score: ClassVar[Score]
     #: ways to turn probabilities into outputs by name, the default first, made from a tuned threshold
-    decoders: Mapping[str, Callable[[float], Decoder]]
+    decoders: ClassVar[Mapping[str, Callable[[float], Decoder]]]
 
     kinds: ClassVar[dict[str, type[Output[Any]]]] = {}
 
@@ -77,7 +77,9 @@ class Output(ABC, Generic[TargetT]):
     @classmethod
     def collect(cls, y: Any, source: Source) -> TargetT:
         """Return raw outputs of these inputs, as a user has them, in memory."""
-        raise DataError(f"{cls.summary} are not read from Python objects; give an instance of {cls.target.__name__}")
+        raise DataError(
+            f"{cls.summary} are not read from Python objects; give an instance of {cls.target.__name__}"
+        )
 
     def preparing(self, targets: Callable[[], Iterable[TargetT]]) -> Callable[[TargetT], Target]:
         """Return what makes outputs of a data set such as losses and metrics read.
@@ -126,12 +128,12 @@ class Output(ABC, Generic[TargetT]):
     # ------------------------------------------------------------------ how good predictions are
 
     def tune(self, relaxed: Tensor, truth: Tensor) -> float:
-        """Return the threshold to predict with, from validation predictions and truth ``(instances, *event)``."""
+        """Return the threshold to predict with, from validation predictions and truth."""
         return 0.5
 
-    @abstractmethod
     def meter(self, threshold: float) -> Meter:
-        """Return a meter of relaxed predictions, for whatever ways of decoding are to be compared."""
+        """Return a meter of relaxed predictions: the space's own, decoded in the default way."""
+        return Decoded(meter(self.space(Settings())), self.decoder(None, threshold))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -161,10 +163,10 @@ class Output(ABC, Generic[TargetT]):
 
     @abstractmethod
     def named(self, decoded: Tensor, source: Source) -> list[Any]:
-        """Return decoded outputs ``(instances, *event)`` as a person would write them, one for each instance."""
+        """Return decoded outputs ``(instances, *event)`` as a person would write them, one by one."""
 
     def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> str | None:
-        """Write predictions to a file or folder, or print them; return a line about what was written, if any."""
+        """Write predictions to a file or folder, or print them; return a line about that, if any."""
         raise ValueError(f"{self.kind} are not written to files")
 
     #: JSON schema of an answer over HTTP
@@ -180,7 +182,9 @@ class Output(ABC, Generic[TargetT]):
         ``searched`` says that an energy predicts, by a search, rather than a network.
         """
 
-    def exported(self, predict: Callable[[Tensor], Tensor], x: Tensor, source: Input[Any, Any], settings: Settings) -> Tensor:
+    def exported(
+        self, predict: Callable[[Tensor], Tensor], x: Tensor, source: Input[Any, Any], settings: Settings
+    ) -> Tensor:
         """Return the probabilities of an exported file, traced; ``predict`` maps network inputs to them."""
         return predict(x)
 

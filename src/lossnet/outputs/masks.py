@@ -20,7 +20,7 @@ from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema
 from lossnet.outputs.base import Output, Predicted, rounded
-from lossnet.scores import IoU, MaskMeter, Meter
+from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth
 
@@ -92,11 +92,6 @@ class Masks(Output[MaskStack]):
             energy = ImageEnergy(images.channels, size, filters, dropout=dropout)
         return images.normalised(energy)
 
-    # ------------------------------------------------------------------ how good predictions are
-
-    def meter(self, threshold: float) -> Meter:
-        return _DecodedMasks(threshold)
-
     # ------------------------------------------------------------------ what a model keeps
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -131,7 +126,9 @@ class Masks(Output[MaskStack]):
         },
     }
 
-    def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Picture]) -> list[Any]:
+    def answers(
+        self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Picture]
+    ) -> list[Any]:
         """Return nested arrays for nested arrays, base64 PNG for base64 files."""
         chosen, values = decoder(relaxed).numpy().astype(np.uint8), relaxed.numpy()
         return [
@@ -166,17 +163,6 @@ class Masks(Output[MaskStack]):
         from lossnet.outputs.panels.masks import sections
 
         return sections(evidence, tell)
-
-
-class _DecodedMasks(MaskMeter):
-    """Metrics of relaxed masks."""
-
-    def __init__(self, threshold: float) -> None:
-        super().__init__()
-        self._decoder = Threshold(threshold)
-
-    def add(self, predicted: Tensor, truth: Tensor) -> None:
-        super().add(self._decoder(predicted), truth)
 
 
 def _images(source: Input[Any, Any]) -> Images:

@@ -20,7 +20,7 @@ from lossnet.energies import Chain, Sum, TagLM
 from lossnet.files import opened
 from lossnet.inputs import Arrays, Input, Level, Schema, Words
 from lossnet.outputs.base import Output, Predicted
-from lossnet.scores import Meter, TagMeter, TokenCost
+from lossnet.scores import TokenCost
 from lossnet.settings import Settings
 from lossnet.spaces import Tags as TagSpace
 from lossnet.spans import find_spans
@@ -69,7 +69,9 @@ class Tags(Output[TagColumn]):
     def collect(cls, y: Any, source: Source) -> TagColumn:
         """Return a sequence of tags for each sentence, one for each of its tokens."""
         tags = tuple(tuple(map(str, one)) for one in y)
-        return TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else TagColumn(tags)
+        return (
+            TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else TagColumn(tags)
+        )
 
     def preparing(self, targets: Callable[[], Iterable[TagColumn]]) -> Callable[[TagColumn], TagColumn]:
         """Return what gives tags their numbers and turns those that mark spans into BIOES.
@@ -128,9 +130,6 @@ class Tags(Output[TagColumn]):
     def decoders(self) -> Mapping[str, Callable[[float], Decoder]]:  # type: ignore[override]
         """The likeliest tags, of whole spans where tags mark spans."""
         return {"best": lambda tuned: Nearest(self._space)}
-
-    def meter(self, threshold: float) -> Meter:
-        return _DecodedTags(Nearest(self._space), self._space.names)
 
     # ------------------------------------------------------------------ what a model keeps
 
@@ -195,14 +194,3 @@ class _AllTags:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return (tags for target in self.targets() for tags in target.tags)
-
-
-class _DecodedTags(TagMeter):
-    """Metrics of relaxed tags."""
-
-    def __init__(self, decoder: Decoder, names: Sequence[str]) -> None:
-        super().__init__(names)
-        self._decoder = decoder
-
-    def add(self, predicted: Tensor, truth: Tensor) -> None:
-        super().add(self._decoder(predicted), truth)

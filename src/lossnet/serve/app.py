@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 import lossnet
 from lossnet.model import Model
 from lossnet.serve.batching import Batcher, Busy
-from lossnet.serve.wire import TooLarge, Wire, wire_for
+from lossnet.serve.wire import TooLarge, Wire
 
 __all__ = ["Limits", "create_app"]
 
@@ -54,8 +54,8 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
 
     >>> from lossnet.build import build
     >>> from lossnet.settings import Settings
-    >>> from lossnet.tasks import LabelTask
-    >>> task, settings = LabelTask.of_size(inputs=2, labels=1), Settings(task_hidden=4)
+    >>> from lossnet.task import Task
+    >>> task, settings = Task.of_sizes(inputs=2, labels=1), Settings(task_hidden=4)
     >>> method = build("cross-entropy", "none", settings, task)
     >>> app = create_app(Model(method, ("cross-entropy", "none"), settings, task, threshold=0.5))
     >>> from fastapi.testclient import TestClient
@@ -68,7 +68,7 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
     app = FastAPI(
         title="Lossnet",
         version=lossnet.__version__,
-        summary=f"Predicts {model.task.kind}.",
+        summary=f"Predicts {model.task.title}.",
         lifespan=service.lifespan,
         docs_url=None,  # these pages would fetch their scripts from elsewhere
         redoc_url=None,
@@ -112,7 +112,7 @@ class _Service:
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self.model = model
-        self.wire = wire_for(model)
+        self.wire = Wire(model)
         self.limits = limits
         self.metrics = _Metrics()
         self._batcher: Batcher[Any] | None = None
@@ -259,12 +259,12 @@ _REFUSALS = {
 }
 
 
-def _body_schema(wire: Wire[Any]) -> dict[str, Any]:
+def _body_schema(wire: Wire) -> dict[str, Any]:
     instances = {"type": "array", "items": wire.question}
     return {"required": True, "content": _json({"instances": instances})}
 
 
-def _answers(refusals: dict[int, str], wire: Wire[Any] | None = None) -> dict[int | str, dict[str, Any]]:
+def _answers(refusals: dict[int, str], wire: Wire | None = None) -> dict[int | str, dict[str, Any]]:
     detail = _json({"detail": {"type": "string"}})
     found: dict[int | str, dict[str, Any]] = {
         status: {"description": reason, "content": detail} for status, reason in refusals.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -57,7 +58,11 @@ class Checkpoint:
         }
         header = {"format": str(FORMAT), "state": json.dumps(self.state)}
         with replaced(path) as beside:
-            save_file(tensors, beside, metadata=header)
+            try:
+                save_file(tensors, beside, metadata=header)
+            except SafetensorError as error:  # says why in words only
+                full = os.strerror(errno.ENOSPC) in str(error)
+                raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
             with open(beside, "rb") as written:
                 os.fsync(written.fileno())
 

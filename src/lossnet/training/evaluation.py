@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class Views(Protocol):
 
 def predict(
     model: Predict, data: Dataset, device: torch.device | str = "cpu", batch_size: int = 512
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
 
     ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.
@@ -40,7 +40,7 @@ def predict(
             batch = data.batch(rows).to(device)
             relaxed.append(model(batch.x, batch.mask))
             truth.append(batch.y)
-    return _stack(relaxed), _stack(truth)
+    return _stack(relaxed), None if None in truth[:1] else _stack(truth)
 
 
 def are_sets(data: Dataset, device: torch.device) -> bool:

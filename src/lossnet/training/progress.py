@@ -43,7 +43,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self.shown:  # a bar that is off would still print an empty line before rich 14.3
+            self._bar.stop()
 
     def start_epoch(self, stage: str, epoch: int, epochs: int, batches: int, done: int) -> None:
         """A new epoch of ``batches`` batches, ``done`` of them already behind us."""

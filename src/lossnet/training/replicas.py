@@ -203,7 +203,9 @@ class _Replicas:
             self.method.eval()
             rows = min(512, max(1, 8192 // count))
             relaxed, truth = predict(self._predict, valid, self.device, rows)
-            metrics = scores.label_metrics_of_each(space.decode(relaxed), truth)
+            meter = scores.LabelMeter()
+            meter.add(space.decode(relaxed), truth)
+            metrics = meter.compute_each()
         for index, trainer in enumerate(self.trainers):
             if index in self.diverged:
                 continue

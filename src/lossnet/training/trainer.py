@@ -282,7 +282,9 @@ class Trainer:
         """Measures what an epoch came to, and closes it."""
         self.method.eval()
         whole = stage.predict if self.views is None else self.views.quick(stage.predict)
-        measure = partial(scores.metrics, self.method.space, *predict(whole, valid, self.device))
+        relaxed, truth = predict(whole, valid, self.device)
+        assert truth is not None
+        measure = partial(scores.metrics, self.method.space, relaxed, truth)
         self._conclude(stage, self.processes.from_first(measure))
 
     def _conclude(self, stage: Stage, metrics: dict[str, float]) -> None:
@@ -400,7 +402,7 @@ class Trainer:
 
     def _epoch_seed(self, *more: int) -> int:
         numbers = [self.seed, self._position.stage, self._position.epoch, *more]
-        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
     def _account(self, stage: Stage, pending: list[Readings]) -> None:
         """Adds readings to the epoch's totals; stops at the first loss or gradient that is not finite."""

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.arff import read_arff, stream_arff
 from lossnet.data.readers.arff_syntax import parse_header, stream_header
@@ -46,6 +45,7 @@ from lossnet.data.readers.table import (
 )
 from lossnet.data.readers.text import Like, build, read_lines, stream_lines
 from lossnet.data.readers.xc import is_header, read_xc, stream_xc
+from lossnet.data.tables import MultiLabelData
 
 __all__ = [
     "frame_columns",

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.arff_syntax import (
     Attribute,
@@ -35,6 +34,7 @@ from lossnet.data.readers.text import (
     read_bytes,
     select_names,
 )
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["read_arff", "read_label_list", "stream_arff"]
 

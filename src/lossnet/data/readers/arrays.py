@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, read_bytes
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["read_arrays", "read_npz"]
 

@@ -8,11 +8,11 @@ from os import PathLike
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.arff import Layout
 from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows
 from lossnet.data.readers.text import Like, build
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["read_clus", "stream_clus"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike, fspath
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import Like, build, chunks, read_lines
 from lossnet.data.readers.xc import Collector, check_columns
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["read_libsvm", "stream_libsvm"]
 

@@ -197,7 +197,7 @@ class LabelledTexts(NamedTuple):
 
 
 def read_texts(path: str | PathLike[str], column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
-    """Read a column of texts and the label columns of a CSV, TSV or Parquet table; other columns are left out.
+    """Read a column of texts and the label columns of a CSV, TSV or Parquet table, and no others.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -226,7 +226,9 @@ def _text_assembler(path: str, column: str, wanted: _Wanted) -> Assemble[Labelle
             raise DataError(f"there is no column {column!r} of texts; there are {some}", path, 1)
         empty = next((row for row, cell in enumerate(columns[column]) if not str(cell or "").strip()), None)
         if empty is not None:
-            raise DataError(f"the text in {column!r} is empty; write one, or drop the row", path, lines[empty])
+            raise DataError(
+                f"the text in {column!r} is empty; write one, or drop the row", path, lines[empty]
+            )
         others = {name: cells for name, cells in columns.items() if name != column}
         names, y = _label_matrix(path, wanted, others, lines)
         labels = LabelTable(y, names) if names else None

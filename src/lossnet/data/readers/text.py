@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
+from lossnet.data.tables import MultiLabelData
 
 __all__ = [
     "Like",

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.tables import MultiLabelData
 from lossnet.data.errors import DataError
 from lossnet.data.readers.text import (
     Like,
@@ -19,6 +18,7 @@ from lossnet.data.readers.text import (
     number_complaint,
     read_lines,
 )
+from lossnet.data.tables import MultiLabelData
 
 __all__ = ["Collector", "check_columns", "read_xc", "stream_xc"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from lossnet.bench.grid import Cell, run_folder, run_grid
-from lossnet.bench.pos import NO_CE
+from benchmarks.grid import Cell, run_folder, run_grid
+from benchmarks.pos import NO_CE
 
 __all__ = ["CELLS", "PANELS", "draw", "run"]
 

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lossnet.data import MultiLabelData
-from lossnet.data import load as load_data
 from lossnet.files import write_json
+from lossnet.loading import load as load_data
 from lossnet.model import load
 from lossnet.run import Run, train
 from lossnet.settings import Settings

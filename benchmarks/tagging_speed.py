@@ -16,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from lossnet.build import build
-from lossnet.data import Lexicon, Vocabulary
+from lossnet.data import Lexicon, TagSet, Vocabulary
 from lossnet.files import write_json
+from lossnet.inputs import Words
+from lossnet.outputs import Tags
 from lossnet.run import find_device
 from lossnet.settings import Settings
-from lossnet.tasks import TagTask
+from lossnet.task import Task
 
 __all__ = ["run"]
 
@@ -42,7 +44,7 @@ def run(output: Path, device: str = "cpu", sentences: int = 512, repeats: int = 
     random = np.random.default_rng(0)
     words = Vocabulary(tuple(f"w{number}" for number in range(WORDS)))
     vectors = random.normal(size=(len(words), WIDTH)).astype(np.float32)
-    task = TagTask(Lexicon(words, tuple(map(str, range(TAGS)))), vectors)
+    task = Task(Words(Lexicon(words), vectors), Tags(TagSet(tuple(map(str, range(TAGS))))))
     lengths = torch.from_numpy(random.integers(4, 29, sentences))
     mask = (torch.arange(28) < lengths.unsqueeze(1)).to(device)
     x = torch.from_numpy(random.integers(1, len(words), (sentences, 28, 1))).to(device) * mask.unsqueeze(-1)

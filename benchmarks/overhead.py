@@ -24,10 +24,11 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from lossnet.build import build
-from lossnet.data import MultiLabelData, find, load
+from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
+from lossnet.loading import load
 from lossnet.settings import Settings, recipe_settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 __all__ = ["BareLoop", "Framework", "run", "training_data"]
@@ -68,7 +69,7 @@ def training_data(data_dir: Path | None, rows: int) -> tuple[MultiLabelData, str
     if find("bibtex", data_dir) is not None:
         return load("bibtex", data_dir=data_dir, progress=False).train.take(np.arange(rows)), "bibtex"
     generator = np.random.default_rng(0)
-    x = sparse.random_array((rows, 1836), density=0.037, rng=generator, format="csr")
+    x = sparse.random_array((rows, 1836), density=0.037, random_state=generator, format="csr")
     y = generator.random((rows, 159)) < 2.4 / 159
     data = MultiLabelData.from_arrays((x > 0).astype(np.float32), y.astype(np.uint8))
     return data, "random rows of bibtex's shape"
@@ -79,7 +80,7 @@ class Framework:
 
     def __init__(self, data: MultiLabelData, settings: Settings, method: str = "seal") -> None:
         self.data, s = data, settings
-        self.method = build(method, "nce", s, LabelTask.of_size(data.inputs, data.labels))
+        self.method = build(method, "nce", s, Task.of_sizes(data.inputs, data.labels))
         self.trainer = Trainer(
             self.method,
             lr={"energy": s.energy_lr, "task_net": s.task_lr},

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +15,7 @@ from scipy import sparse
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 __all__ = ["rows", "run"]
@@ -24,9 +25,12 @@ INPUTS, VALUES, LABELS = 50_000, 30, 100
 
 def run(method: str, instances: int = 1_000_000) -> dict[str, float]:
     """Seconds of an epoch with ``cross-entropy`` or ``seal``, and the process's largest memory in GB."""
-    code = f"from lossnet.bench import million; million.measure({method!r}, {instances})"
-    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
+    code = f"from benchmarks import million; million.measure({method!r}, {instances})"
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, cwd=root
+    )
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
@@ -35,11 +39,11 @@ def measure(method: str, instances: int) -> None:
     settings = Settings(task_hidden=100, task_layers=1, energy_hidden=100, energy_layers=1, global_hidden=100)
     data = rows(instances)
     trained = build(
-        method, "none" if method == "cross-entropy" else "nce", settings, LabelTask.of_size(INPUTS, LABELS)
+        method, "none" if method == "cross-entropy" else "nce", settings, Task.of_sizes(INPUTS, LABELS)
     )
     trainer = Trainer(trained, batch_size=4096, max_epochs=1, progress=False)
     started, busy = time.monotonic(), time.process_time()
-    losses = trainer.pass_over(data.sparse())
+    losses = trainer.pass_over(data.on("cpu"))
     seconds, busy = time.monotonic() - started, time.process_time() - busy
     # Linux counts in KiB.
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from lossnet.bench import digits, implicit, mlc, overhead, seeds, segmentation
-from lossnet.bench.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
+from benchmarks import digits, implicit, mlc, overhead, seeds, segmentation
+from benchmarks.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
 from lossnet.settings import Settings
 
 TINY = {"epochs": 1, "task_hidden": 8, "energy_hidden": 8, "task_layers": 1, "energy_layers": 1}

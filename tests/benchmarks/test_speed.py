@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lossnet.bench import million, speed
+from benchmarks import million, speed
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from lossnet.bench import hypergradient
-from lossnet.bench.hypergradient import PEERS, SIZES, Problem, contestants, difference, peak_memory
-from lossnet.bench.overhead import training_data
+from benchmarks import hypergradient
+from benchmarks.hypergradient import PEERS, SIZES, Problem, contestants, difference, peak_memory
+from benchmarks.overhead import training_data
 from lossnet.hypergradient import ConjugateGradient, Exact, Identity, Neumann, implicit_gradient
 
 TINY = dataclasses.replace(SIZES, task_hidden=16, energy_hidden=16, global_hidden=8, samples=3, batch_size=4)

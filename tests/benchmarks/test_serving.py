@@ -1,6 +1,6 @@
 import json
 
-from lossnet.bench import serving
+from benchmarks import serving
 
 
 def test_a_short_load_without_a_failure(tmp_path, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lossnet.bench.grid import Cell, publish, run_grid
+from benchmarks.grid import Cell, publish, run_grid
 
 __all__ = ["CELLS", "run"]
 

@@ -51,7 +51,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
 
-from lossnet.bench.overhead import training_data
+from benchmarks.overhead import training_data
 from lossnet.build import build
 from lossnet.data import MultiLabelData
 from lossnet.energies import Energy
@@ -71,7 +71,7 @@ from lossnet.run import find_device
 from lossnet.scores import F1
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Prediction
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 
 __all__ = ["PEERS", "Problem", "check_installed", "contestants", "difference", "peak_memory", "run"]
 
@@ -156,7 +156,7 @@ class Problem:
     def __init__(self, data: MultiLabelData, sizes: Settings, device: str, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         x, y, *_ = data.batch(np.arange(len(data)))
-        method = build("seal", "nce", sizes, LabelTask.of_size(data.inputs, data.labels))
+        method = build("seal", "nce", sizes, Task.of_sizes(data.inputs, data.labels))
         self.space = MultiLabel(data.labels)
         self.task_loss, self.score = TaskLoss(), F1()
         # The starting point in single precision, so that both precisions have the same problem.

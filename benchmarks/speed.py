@@ -1,8 +1,8 @@
 """How fast training is: every ratio in one command, with the machine that it was measured on.
 
-On one core, in processor time: SEAL-NCE on bibtex against the bare loop of ``lossnet bench overhead``;
-implicit training against SEAL; how far a step is from what its arithmetic and its memory traffic would
-take; how cost grows with labels, candidates and instances; a million sparse rows.  Where there is
+On one core, in processor time: SEAL-NCE on bibtex against the bare loop of ``python -m benchmarks
+overhead``; implicit training against SEAL; how far a step is from what its arithmetic and its memory traffic
+would take; how cost grows with labels, candidates and instances; a million sparse rows.  Where there is
 a GPU: an epoch of bibtex and delicious as CUDA graphs, without, and of ten seeds together.
 """
 
@@ -23,15 +23,15 @@ import torch
 from rich.console import Console
 from scipy import sparse
 
-from lossnet.bench import million, seeds
-from lossnet.bench.overhead import BareLoop, Framework, training_data
+from benchmarks import million, seeds
+from benchmarks.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
 from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.run import find_device, versions
 from lossnet.settings import Settings, recipe_settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 __all__ = ["page", "run"]
@@ -224,13 +224,15 @@ def _series(sizes: Sequence[int], seconds: Callable[[int], float]) -> dict[str, 
 def _pass_seconds(rows: int = 320, labels: int = 159, samples: int = 20, turns: int = 3) -> float:
     """The least processor time of a pass over random rows with 30 of 1,000 inputs and 3 labels."""
     generator = np.random.default_rng(0)
-    x = sparse.random_array((rows, 1000), density=0.03, rng=generator, format="csr", dtype=np.float32)
+    x = sparse.random_array(
+        (rows, 1000), density=0.03, random_state=generator, format="csr", dtype=np.float32
+    )
     y = np.zeros((rows, labels), np.uint8)
     np.put_along_axis(y, generator.integers(labels, size=(rows, 3)), 1, axis=1)
     data = MultiLabelData.from_arrays(x, y)
     settings = Settings(samples=samples, task_hidden=200, energy_hidden=200, global_hidden=200)
     torch.manual_seed(0)
-    method = build("seal", "nce", settings, LabelTask.of_size(data.inputs, labels))
+    method = build("seal", "nce", settings, Task.of_sizes(data.inputs, labels))
     trainer = Trainer(method, lr=1e-3, progress=False)
     # Networks begin with half of all labels; a few steps teach them that labels are rare.
     trainer.pass_over(data.take(np.arange(min(rows, 320))))
@@ -254,9 +256,9 @@ def _about(content: dict[str, Any]) -> list[str]:
     return [
         "# Speed and scale",
         "",
-        "Made by `lossnet bench speed`; every figure is from [speed.json](speed.json). Processor time of one",
-        "thread, loops in short turns in one process, medians of times and of turns' ratios, unless it says",
-        "otherwise.",
+        "Made by `python -m benchmarks speed`; every figure is from [speed.json](speed.json). Processor",
+        "time of one thread, loops in short turns in one process, medians of times and of turns' ratios,",
+        "unless it says otherwise.",
         f"{where['processor']}, {where['cores']} cores, load average {where['load']:.1f} before it began;",
         ", ".join(f"{name} {version}" for name, version in content["versions"].items()) + ".",
     ]

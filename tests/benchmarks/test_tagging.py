@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lossnet.bench import ner, pos, tagging_speed, trajectories
-from lossnet.bench.grid import run_folder
+from benchmarks import ner, pos, tagging_speed, trajectories
+from benchmarks.grid import run_folder
 from lossnet.build import check_names, default_loss, suits
 from lossnet.settings import Settings
 

@@ -19,9 +19,11 @@ from rich.table import Table
 
 from lossnet.build import build
 from lossnet.files import write_json
+from lossnet.inputs import Features
 from lossnet.model import Model
+from lossnet.outputs import Labels
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 
 __all__ = ["run"]
 
@@ -77,7 +79,7 @@ def run(
 
 def _model(inputs: int, first: int) -> Model:
     names = tuple(f"feature_{number}" for number in range(first, inputs + first))
-    task = LabelTask(names, tuple(map(str, range(LABELS))))
+    task = Task(Features(names), Labels(tuple(map(str, range(LABELS)))))
     settings = Settings(task_hidden=32, task_layers=1)
     return Model(
         build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from lossnet.bench import solvers
-from lossnet.bench.solvers import Ridge
+from benchmarks import solvers
+from benchmarks.solvers import Ridge
 from lossnet.hypergradient import (
     ConjugateGradient,
     Curvature,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from lossnet.bench.grid import Cell, publish, run_folder, run_grid
-from lossnet.data import Loaded, load
+from benchmarks.grid import Cell, publish, run_folder, run_grid
 from lossnet.decoding import Threshold
+from lossnet.loading import Loaded, load
 from lossnet.model import load as load_model
 
 __all__ = ["CELLS", "draw", "run"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lossnet.bench.grid import publish, run_grid
-from lossnet.bench.pos import NO_CE, ROWS, Row, cells_of
+from benchmarks.grid import publish, run_grid
+from benchmarks.pos import NO_CE, ROWS, Row, cells_of
 
 __all__ = ["CELLS", "run"]
 

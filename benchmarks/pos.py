@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lossnet.bench.grid import Cell, publish, run_grid
+from benchmarks.grid import Cell, publish, run_grid
 
 __all__ = ["CELLS", "ROWS", "Row", "cells_of", "run"]
 

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.grid import Cell, publish, run_folder, run_grid
 from lossnet.analysis import mask_pull
-from lossnet.bench.grid import Cell, publish, run_folder, run_grid
-from lossnet.data import MaskData, load
+from lossnet.data import MaskData
 from lossnet.files import write_json
+from lossnet.loading import load
 from lossnet.model import load as load_model
 from lossnet.model import load_energy
 from lossnet.prediction import Ensemble
@@ -80,10 +81,11 @@ def averaged(cell: Cell, output: Path, seeds: int, data_dir: Path | None, device
     """Measures the networks of a cell's seeds together, and writes ``averaged.json``."""
     ensemble = Ensemble([load_model(run_folder(output, cell, seed)) for seed in range(seeds)])
     data = load(cell.data, data_dir=data_dir)
-    metrics = {
-        name: ensemble.task.measure(*ensemble.probabilities(part, find_device(device)), ensemble.threshold)
-        for name, part in (("valid", data.valid), ("test", data.test))
-    }
+    metrics = {}
+    for name, part in (("valid", data.valid), ("test", data.test)):
+        relaxed, truth = ensemble.probabilities(part, find_device(device))
+        assert truth is not None
+        metrics[name] = ensemble.task.output.meter(ensemble.threshold).measure(relaxed, truth)
     write_json(output / "averaged.json", {"title": cell.title, "seeds": seeds, "metrics": metrics})
     Console().print(f"{cell.title}, {seeds} seeds averaged: {100 * metrics['test']['iou']:.2f}")
 
@@ -111,7 +113,7 @@ def draw(path: Path, name: str, folders: dict[str, Path], data_dir: Path | None,
         load_energy(folders[last]),
         torch.from_numpy(shown.images),
         torch.from_numpy(masks[first]),
-        models[last].task.crops(models[last].settings),
+        models[last].task.views(models[last].settings),
     ).numpy()
     sheet: dict[str, NDArray[Any]] = {"image": images, "truth": shown.masks}
     sheet.update({title: mask >= 0.5 for title, mask in masks.items()})

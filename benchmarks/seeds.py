@@ -23,10 +23,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lossnet.data import Loaded, MultiLabelData, find, load
+from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
+from lossnet.loading import Loaded, load
 from lossnet.methods import Stage
-from lossnet.run import Run, find_device, new_model, placed, trainer_of
+from lossnet.run import Run, find_device, new_model, trainer_of
 from lossnet.settings import Settings, recipe_settings
 from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
 from lossnet.training.tracking import Tracker
@@ -92,7 +93,7 @@ def measure(
     if batches is not None:
         train = train.take(np.arange(batches * settings.batch_size))
         valid = valid.take(np.flatnonzero(np.asarray(valid.y.sum(1)) > 0)[:1])
-    parts = placed(train, device), placed(valid, device)
+    parts = train.on(device), valid.on(device)
     try:
         alone = _lone(Trainer, loaded, settings, device, *parts)
         together = _together(loaded, settings, device, *parts, replicas)

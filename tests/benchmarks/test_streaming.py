@@ -1,4 +1,4 @@
-from lossnet.bench import streaming
+from benchmarks import streaming
 from lossnet.data import stream_inputs
 
 

@@ -1,0 +1,21 @@
+"""The papers' tables and our own measurements, as runnable benchmarks.
+
+=================  =====================================================================================
+``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
+``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
+``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
+``mlc``            feature-based multi-label classification on bibtex, delicious and cal500
+``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
+``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
+``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
+``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
+``seeds``          an epoch of ten replicas together against one alone
+``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
+``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
+``solvers``        what each solver of implicit gradients gets right, as a picture
+``speed``          every ratio of speed and scale, from one core to a GPU
+``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
+``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
+``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
+=================  =====================================================================================
+"""
