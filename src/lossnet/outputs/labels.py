@@ -102,7 +102,9 @@ class Labels(Output[LabelTable]):
         encoder = source.network(settings, "instance", "energy")
         width = int(encoder.width)  # type: ignore[arg-type]
         labels, features = len(self.label_names), width if settings.conditioned else None
-        return Sum(encoder, Local(width, labels), LabelInteraction(labels, settings.global_hidden, features))
+        # Before the local term: the order in which initial weights are drawn.
+        interaction = LabelInteraction(labels, settings.global_hidden, features)
+        return Sum(encoder, Local(width, labels), interaction)
 
     # ------------------------------------------------------------------ how good predictions are
 
