@@ -258,13 +258,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """
         state = {name: value for name, value in super().__getstate__().items() if name not in _TRANSIENT}
         if "model_" in state:
-            state |= {"model_": self.model_.files(), "_own": self.model_.task.own}
+            state["model_"] = self.model_.files()
+            if self.model_.task.own.names:
+                state["_own"] = self.model_.task.own
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "model_" in state:
             state = {**state}
-            state["model_"] = Model.from_files(state["model_"], state.pop("_own"))
+            state["model_"] = Model.from_files(state["model_"], state.pop("_own", None))
         super().__setstate__(state)
 
 
