@@ -18,9 +18,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lossnet.build import default_loss
+from lossnet.recipes import recipe_settings
 from lossnet.run import Run, train
 from lossnet.runs import markdown, spread
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 
 __all__ = ["Cell", "markdown", "publish", "run_folder", "run_grid", "show", "summarise"]
 

@@ -42,7 +42,7 @@ def _cells() -> tuple[Cell, ...]:
                 Cell(name, data, "implicit", loss, changes={"implicit_weight": 0.0}, published=str(without)),
                 Cell(f"{name} + implicit", data, "implicit", loss, published=str(with_it)),
             ]
-        recipe = f"{data}-implicit-nce-soft-f1"
+        recipe = f"{data}/implicit-nce-soft-f1"
         cells += [
             Cell("NCE + soft-F1", data, "implicit", recipe=recipe, changes={"implicit_weight": 0.0}),
             Cell("NCE + soft-F1 + implicit", data, "implicit", recipe=recipe),

@@ -35,17 +35,17 @@ def _cells() -> tuple[Cell, ...]:
     for data, published in PUBLISHED.items():
         cells += [
             Cell("CE, authors' settings", data, "cross-entropy", changes=EPOCHS, published=published["CE"]),
-            Cell("CE, tuned", data, "cross-entropy", recipe=f"{data}-cross-entropy-tuned"),
+            Cell("CE, tuned", data, "cross-entropy", recipe=f"{data}/cross-entropy-none-tuned"),
             Cell("CE + soft-F1", data, "cross-entropy", "soft-f1"),
             Cell("asymmetric loss", data, "cross-entropy", "asymmetric"),
             Cell(
                 "SEAL-NCE, authors' settings", data, "seal", changes=EPOCHS, published=published["SEAL-NCE"]
             ),
             Cell("SEAL-ranking, authors' settings", data, "seal", "ranking", changes=EPOCHS),
-            Cell("SEAL-NCE + soft-F1", data, "seal", recipe=f"{data}-seal-nce-soft-f1"),
+            Cell("SEAL-NCE + soft-F1", data, "seal", recipe=f"{data}/seal-nce-soft-f1"),
         ]
         if data != "bibtex":  # there, the same settings won at 0.5 and at a tuned threshold
-            recipe = f"{data}-cross-entropy-tuned-threshold"
+            recipe = f"{data}/cross-entropy-none-tuned-threshold"
             cells.append(Cell("CE, tuned for its threshold", data, "cross-entropy", recipe=recipe))
     for (method, loss), figure in OTHERS.items():
         title = f"{method}, {loss}, authors' settings"

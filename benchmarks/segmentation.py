@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.grid import Cell, publish, run_folder, run_grid
 from lossnet.analysis import mask_pull
-from lossnet.data import MaskData
+from lossnet.data import Crops, MaskData
 from lossnet.files import write_json
 from lossnet.loading import load
 from lossnet.model import load as load_model
@@ -24,7 +24,9 @@ __all__ = ["HORSES", "SCENES", "averaged", "draw", "run"]
 
 COLUMNS = (("iou", "mean IoU"), ("pixel_accuracy", "pixel accuracy"))
 
-BEST = Cell("U-Net, enlarged, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-enlarged")
+BEST = Cell(
+    "U-Net, enlarged, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet-enlarged"
+)
 HORSES = (
     Cell("FCN, CE", "horses", "cross-entropy", published="77.80 (SEAL)"),
     Cell("FCN, CE + soft-IoU", "horses", "cross-entropy", "soft-f1"),
@@ -44,12 +46,12 @@ HORSES = (
     Cell("FCN, SEAL NCE, smooth", "horses", "seal"),
     Cell("FCN, SEAL NCE, smooth, U-Net as energy", "horses", "seal", changes={"image_energy": "unet"}),
     Cell("FCN, implicit NCE, smooth", "horses", "implicit", published="89.4 (UAI, another network)"),
-    Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet"),
-    Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses-cross-entropy-unet-wide"),
+    Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet"),
+    Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet-wide"),
     BEST,
-    Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses-seal-nce-unet"),
+    Cell("U-Net, SEAL NCE, smooth", "horses", "seal", recipe="horses/seal-nce-unet"),
     Cell(
-        "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses-seal-regression-s-unet"
+        "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses/seal-regression-s-unet"
     ),
 )
 SCENES = (
@@ -109,11 +111,13 @@ def draw(path: Path, name: str, folders: dict[str, Path], data_dir: Path | None,
     models = {title: load_model(folder) for title, folder in folders.items()}
     masks = {title: model.predict_proba(images) for title, model in models.items()}
     first, *_, last = folders
+    views = models[last].task.views(models[last].settings)
+    assert views is None or isinstance(views, Crops)
     pull = mask_pull(
         load_energy(folders[last]),
         torch.from_numpy(shown.images),
         torch.from_numpy(masks[first]),
-        models[last].task.views(models[last].settings),
+        views,
     ).numpy()
     sheet: dict[str, NDArray[Any]] = {"image": images, "truth": shown.masks}
     sheet.update({title: mask >= 0.5 for title, mask in masks.items()})

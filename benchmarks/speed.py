@@ -29,8 +29,9 @@ from lossnet.build import build
 from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
+from lossnet.recipes import recipe_settings
 from lossnet.run import find_device, versions
-from lossnet.settings import Settings, recipe_settings
+from lossnet.settings import Settings
 from lossnet.task import Task
 from lossnet.training import Trainer
 

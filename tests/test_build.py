@@ -1,15 +1,28 @@
 import dataclasses
+from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lossnet import losses, methods
 from lossnet.build import METHODS, build, check_names, default_loss
+from lossnet.data import Lexicon, Sentences
+from lossnet.hypergradient import SOLVERS, Identity, RankOne
 from lossnet.losses import Asymmetric
+from lossnet.methods.spec import named
 from lossnet.nets import InputLayer
-from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
+from lossnet.settings import Settings, all_settings
+from lossnet.tasks import LabelTask, MaskTask, TagTask
+
+WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
+TASKS = {
+    "labels": LabelTask.of_size(inputs=4, labels=3),
+    "masks": MaskTask(channels=1, size=(8, 8)),
+    "tags": TagTask(Lexicon.fit(WORDS, tags=("O", "V")), np.zeros((3, 2), np.float32)),
+}
+TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width": 8}
 
 CLASSES = {
     ("cross-entropy", "none"): methods.CrossEntropy,
@@ -36,7 +49,100 @@ def test_names_mean_classes(names, kind):
 
 def test_every_method_has_a_class_and_a_line():
     assert {method for method, _ in CLASSES} | {"crf"} == set(METHODS)  # that one is for tags
-    assert all(entry.summary and entry.losses for entry in METHODS.values())
+    assert all(spec.summary and spec.losses for spec in METHODS.values())
+    assert all(METHODS[method].method is kind for (method, _), kind in CLASSES.items())
+
+
+GRID = [(spec, loss, kind) for spec in METHODS.values() for loss in spec.losses for kind in TASKS]
+
+
+@pytest.mark.parametrize(("spec", "loss", "kind"), GRID, ids=lambda part: getattr(part, "name", part))
+def test_every_network_and_stage_has_a_learning_rate_among_settings(spec, loss, kind):
+    task, settings = TASKS[kind], Settings(**TINY, task_lr=0.5, energy_lr=0.25)
+    if not spec.suits(loss, task.space(settings)):
+        with pytest.raises(ValueError, match=f"method {spec.name} with loss {loss} is not for {kind}"):
+            build(spec.name, loss, settings, task)
+        return
+    method = build(spec.name, loss, settings, task)
+    assert type(method) is spec.method
+    rates = spec.learning_rates(settings)
+    for stage in method.stages():
+        for network in stage.networks:
+            rate = rates.get(stage.name, rates.get(network))
+            classifies = network != "energy" or stage.name == "local energy"
+            assert rate == (0.5 if classifies else 0.25), (stage.name, network)
+    assert set(rates) >= {name for name, _ in method.named_children()}
+
+
+def test_what_suits_what():
+    kinds = {
+        (spec.name, loss): [kind for kind, task in TASKS.items() if spec.suits(loss, task.space(Settings()))]
+        for spec in METHODS.values()
+        for loss in spec.losses
+    }
+    for loss in ("asymmetric", "dice", "lovasz"):
+        assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
+    assert kinds.pop(("crf", "likelihood")) == ["tags"]
+    assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
+
+
+def test_names_of_losses_and_solvers_are_their_classes_own():
+    assert [loss.name for loss in losses.ENERGY_LOSSES] == [*METHODS["seal"].losses]
+    assert METHODS["seal"].losses == {loss.name: loss for loss in losses.ENERGY_LOSSES}
+    assert [loss.name for loss in losses.FIXED_LOSSES] == ["asymmetric", "dice", "lovasz"]
+    assert tuple(solver.name for solver in SOLVERS) == get_args(all_settings()["solver"].type)
+    for solver in SOLVERS:
+        built = made("implicit", "nce", solver=solver.name, solver_terms=3).solver
+        assert type(built) is solver
+        products = [
+            getattr(built, name) for name in ("terms", "iterations", "samples") if hasattr(built, name)
+        ]
+        assert products == ([] if solver in (Identity, RankOne) else [3])
+    paths = get_args(all_settings()["implicit_through"].type)
+    assert [made("implicit", "nce", implicit_through=path).through for path in paths] == list(paths)
+    nets = get_args(all_settings()["cost_net"].type)
+    built = [type(made("infnet-plus", "margin", cost_net=net).cost_net).__name__.lower() for net in nets]
+    assert built == list(nets)
+
+
+def test_settings_that_are_searched_exist_and_have_a_range():
+    ranges = {"score_weight", *(one.name for one in all_settings().values() if one.search)}
+    for spec in METHODS.values():
+        for loss in spec.losses:
+            assert spec.searched(loss) <= ranges
+
+
+def test_a_new_method_and_loss_need_only_a_spec():
+    @dataclasses.dataclass(frozen=True)
+    class Half(losses.Margin):
+        name = "half"
+
+        def cost(self, candidates, truth):
+            return 0.5 * super().cost(candidates, truth)
+
+    class Twice(methods.SEAL):
+        pass
+
+    def build_it(parts):
+        return Twice(parts.task_net(), parts.energy(), parts.space, parts.energy_loss(), parts.task_loss())
+
+    rates = {"energy": "energy_lr", "task_net": "task_lr"}
+    spec = methods.MethodSpec("twice", Twice, "seal again", named(Half), rates, ("task_dropout",), build_it)
+    parts = methods.Parts(spec, spec.default_loss, Settings(**TINY), TASKS["labels"])
+    method = spec.build(parts)
+    assert type(method) is Twice
+    assert isinstance(method.loss, Half)
+    assert spec.searched("half") == {"energy_lr", "task_lr", "weight_decay", "task_dropout"}
+
+
+def test_only_what_says_so_itself_can_be_stacked():
+    stackable = {spec.name for spec in METHODS.values() if spec.method.stackable}
+    assert stackable == {"cross-entropy", "seal", "implicit"}
+
+    class Other(methods.SEAL):
+        pass
+
+    assert not Other.stackable
 
 
 def test_the_default_loss_is_the_first():
@@ -56,12 +162,13 @@ def test_the_default_loss_is_the_first():
         ("nce", losses.NCE),
         ("ranking", losses.Ranking),
         ("cd", losses.CD),
+        ("perceptron", losses.Perceptron),
     ],
 )
 def test_seals_losses(name, kind):
     loss = made("seal", name, samples=7, perturb_std=0.3).loss
     assert type(loss) is kind
-    if name not in ("margin", "regression"):
+    if name not in ("margin", "regression", "perceptron"):
         assert loss.samples == 7
     if name == "regression-s":
         assert loss.std == 0.3
@@ -102,7 +209,7 @@ def test_settings_reach_the_networks():
     assert method.energy.terms[1].mixing.weight.shape == (2, 3)
     assert (method.energy_steps, method.task_steps) == (3, 4)
     weights = method.task_loss
-    assert (weights.energy, weights.ce, weights.score) == (2.0, 3.0, 4.0)
+    assert (weights.energy_weight, weights.ce_weight, weights.score_weight) == (2.0, 3.0, 4.0)
 
 
 def test_settings_reach_inference():
@@ -128,10 +235,10 @@ def test_a_conditioned_energy_sees_the_input_in_its_global_term():
 
 
 def test_soft_f1_has_a_weight_of_its_own_unless_given():
-    assert made("cross-entropy", "soft-f1").task_loss.score == pytest.approx(0.3 * 2)
-    assert made("cross-entropy", "soft-f1", score_weight=7.0).task_loss.score == 7.0
-    assert made("cross-entropy", "none").task_loss.score == 0.0
-    assert made("cross-entropy", "none", score_weight=7.0).task_loss.score == 7.0
+    assert made("cross-entropy", "soft-f1").task_loss.score_weight == pytest.approx(0.3 * 2)
+    assert made("cross-entropy", "soft-f1", score_weight=7.0).task_loss.score_weight == 7.0
+    assert made("cross-entropy", "none").task_loss.score_weight == 0.0
+    assert made("cross-entropy", "none", score_weight=7.0).task_loss.score_weight == 7.0
 
 
 def test_asymmetric_replaces_cross_entropy():

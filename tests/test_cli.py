@@ -25,6 +25,7 @@ from lossnet.data import names as dataset_names
 from lossnet.decoding import ExpectedF1
 from lossnet.settings import Settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
+from lossnet.training.engines import Eager
 
 TINY = ["--task-hidden", "8", "--energy-hidden", "8", "--global-hidden", "4", "--samples", "4"]
 TINY += ["--quiet", "--device", "cpu"]
@@ -206,9 +207,10 @@ def captured(monkeypatch):
 def recipes(tmp_path, monkeypatch):
     folder = tmp_path / "recipes"
     folder.mkdir()
-    monkeypatch.setattr("lossnet.settings.recipe_folder", lambda: folder)
-    (folder / "mine-seal-nce.yaml").write_text("samples: 11\nepochs: 12\nenergy_lr: 1e-05\n")
-    (folder / "mine-seal.yaml").write_text("samples: 21\n")
+    monkeypatch.setattr("lossnet.recipes.recipe_folder", lambda: folder)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "seal-nce.yaml").write_text("samples: 11\nepochs: 12\nenergy_lr: 1e-05\n")
+    (folder / "mine" / "seal.yaml").write_text("samples: 21\n")
     (folder / "other.yaml").write_text("samples: 31\nconditioned: true\n")
     return folder
 
@@ -579,14 +581,15 @@ def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
 
 
 def press_ctrl_c_in_the_second_epoch(monkeypatch):
-    original = Trainer._run_epoch
+    original, epochs = Eager.start_epoch, []
 
     def press(self, *arguments):
-        if self._position.epoch == 1:
+        epochs.append(1)
+        if len(epochs) == 2:
             signal.raise_signal(signal.SIGINT)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_run_epoch", press)
+    monkeypatch.setattr(Eager, "start_epoch", press)
 
 
 def test_ctrl_c_then_resume_gives_the_same_model(table, tmp_path, capsys, monkeypatch):
@@ -710,7 +713,7 @@ def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
         with contextlib.suppress(TypeError):
-            cli.main(["train", "digits-pairs", "--recipe", "bibtex-cross-entropy-tuned", *more])
+            cli.main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
     assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
         ("cross-entropy", "none", 0.005),
         ("seal", "ranking", 0.005),

@@ -47,7 +47,7 @@ def folder(inputs, tmp_path):
 
 # ---------------------------------------------------------------- there and back
 
-NAMES = [(method, entry.losses[0]) for method, entry in METHODS.items() if method != "crf"]
+NAMES = [(method, spec.default_loss) for method, spec in METHODS.items() if method != "crf"]
 NAMES += [("cross-entropy", "asymmetric"), ("seal-static", "regression"), ("seal-static", "margin")]
 
 
@@ -359,7 +359,7 @@ GREEDY = [
 def test_a_small_description_cannot_ask_for_much(inputs, tmp_path, wish, method, seal):
     """Networks have no memory of their own until the file's tensors have been found to fit."""
     folder = tmp_path / "model"
-    made(inputs, method, METHODS[method].losses[0]).save(folder)
+    made(inputs, method, METHODS[method].default_loss).save(folder)
     change(folder, settings={**SMALL.__dict__, **wish})
     seal(folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import lossnet
 
@@ -142,7 +142,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(message: str, status: int) -> int:
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     rank = launched_rank() or 0
     if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
@@ -157,7 +157,7 @@ def _train(options: Namespace) -> None:
     import torch
 
     from lossnet.run import train
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
     if output is not None and options.resume and (output / "result.json").exists():
@@ -728,7 +728,7 @@ def _add_run(parser: ArgumentParser) -> None:
     parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
     parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random")
-    parser.add_argument("--recipe", type=str | None, help="a recipe's name or YAML file")
+    parser.add_argument("--recipe", type=str | None, help="a recipe, such as bibtex/seal-nce, or a YAML file")
     _add_data_options(parser)
     parser.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
@@ -759,17 +759,11 @@ def _add_data_options(parser: ArgumentParser) -> None:
 
 def _add_settings(parser: ArgumentParser, title: str) -> None:
     """A flag for each setting, with its type, default and help from `Settings`."""
-    import docstring_parser
+    from lossnet.settings import all_settings
 
-    from lossnet.settings import Settings
-
-    parsed = docstring_parser.parse(Settings.__doc__ or "")
-    texts = {entry.arg_name: entry.description for entry in parsed.params}
-    types = get_type_hints(Settings)
     group = parser.add_argument_group(title)
-    for field in dataclasses.fields(Settings):
-        flag = _flag(field.name)
-        group.add_argument(flag, type=types[field.name], default=field.default, help=texts[field.name])
+    for one in all_settings().values():
+        group.add_argument(_flag(one.name), type=one.type, default=one.default, help=one.help)
 
 
 def _flag(setting: str) -> str:
@@ -779,7 +773,7 @@ def _flag(setting: str) -> str:
 def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
     """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
     from lossnet.build import default_loss
-    from lossnet.settings import recipe_names_of, recipe_settings
+    from lossnet.recipes import recipe_names_of, recipe_settings
 
     loss = options.loss or default_loss(options.method)
     recipe = recipe_settings(options.data, options.method, loss, options.recipe)

@@ -156,8 +156,8 @@ def load_memory(
 def gather(x: Any, y: Any) -> Examples:
     """Return inputs and outputs, as a user has them, as `Examples`: their kinds are found by how they look.
 
-    Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of 0
-    and 1, lists of tags, or arrays of masks.
+    Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of
+    0 and 1, lists of tags, or arrays of masks.
 
     >>> gather([[0.5], [2.0]], [[1, 0], [0, 1]]).target.names
     ('label_0', 'label_1')

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lossnet.build import build, check_names, default_loss
+from lossnet.build import METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
@@ -29,9 +29,10 @@ from lossnet.loading import Loaded, load_memory
 from lossnet.loading import load as load_data
 from lossnet.model import Model
 from lossnet.own import OwnParts
-from lossnet.settings import Settings, recipe_settings
+from lossnet.recipes import recipe_settings
+from lossnet.settings import Settings
 from lossnet.training import Trainer
-from lossnet.training.distributed import Processes, joined
+from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = [
@@ -106,8 +107,8 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
     called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
 
-    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows of
-      0 and 1, lists of tags or arrays of masks;
+    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows
+      of 0 and 1, lists of tags or arrays of masks;
     - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
     - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
@@ -296,17 +297,15 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of a model by its own settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
-    rates = dict.fromkeys(("task_net", "cost_net", "noise_net"), settings.task_lr)
-    rates["energy"] = settings.energy_lr
-    rates["local energy"] = settings.task_lr  # SPEN first trains its local term as a classifier
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
-    own = {name: getattr(run, name) for name in ("optimizer", "scheduler", "callbacks")}
-    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
     return Trainer(
         model.method,
-        lr=rates,
+        lr=METHODS[names["method"]].learning_rates(settings),
         weight_decay=settings.weight_decay,
+        optimizer=run.optimizer,
+        scheduler=run.scheduler,
+        callbacks=run.callbacks or (),
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
         patience=settings.patience,
@@ -321,7 +320,6 @@ def trainer_of(
         progress=run.progress,
         tracker=follow,
         processes=processes,
-        **given,
     )
 
 

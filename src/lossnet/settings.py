@@ -1,191 +1,249 @@
-"""Every setting of a run, and the recipes that fill them in."""
+"""Every setting of a run: its group, default, bounds and help.
+
+Nothing here imports torch, so that the command line's help is fast.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-import yaml
+__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "settings_in"]
 
-from lossnet.methods.implicit import Through
+T = TypeVar("T")
 
-__all__ = [
-    "RecipeError",
-    "Settings",
-    "checked",
-    "default_recipe",
-    "find_recipe",
-    "read_recipe",
-    "recipe_names",
-    "recipe_names_of",
-    "recipe_settings",
-]
-
-
-#: what a recipe may say beside settings
-NAMES = ("method", "loss")
-_POSITIVE = {
-    *("task_layers", "task_hidden", "energy_layers", "energy_hidden", "global_hidden"),
-    *("image_width", "image_enlarge"),
-    *("batch_size", "epochs", "patience", "samples", "inference_candidates", "clip", "noise_scale"),
-    *("energy_lr", "task_lr", "energy_steps", "task_steps", "solver_terms"),
-}
-_NOT_NEGATIVE = {
-    *("weight_decay", "perturb_std", "inference_steps", "plateau_patience", "implicit_cap", "implicit_every"),
-    *("crop", "warp", "colour", "perceptron_weight", "word_model_weight"),
-}
-_FRACTIONS = {"task_dropout", "energy_dropout", "plateau_factor"}
-_CHANCES = {"patches"}
-#: Settings that cost time and memory of themselves: a stranger's model folder must not ask for any number.
-_AT_MOST = {
-    "task_layers": 100,
-    "energy_layers": 100,
-    "image_enlarge": 8,
-    "inference_steps": 10_000,
-    "inference_candidates": 1000,
+#: the groups of settings, in order, and what each is about
+GROUPS = {
+    "training": "optimizers, batches and stopping",
+    "network": "the task net",
+    "energy": "the energy network",
+    "method": "what a method weighs, draws and counts",
+    "inference": "gradient-based inference",
+    "images": "networks, views and noise of images",
+    "words": "what is known of tokens",
 }
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be used, and why."""
+@dataclass(frozen=True)
+class Setting:
+    """A setting as it stands in `Settings`.
+
+    Args:
+        name: of the field; the flag is the same with hyphens.
+        type: ``int``, ``float``, ``bool``, ``str``, or a ``Literal`` of words.
+        default: its value unless given.
+        group: a key of `GROUPS`.
+        help: a line that says what it is.
+        search: ``(low, high)``, where a search looks for it unless told otherwise.
+        above: it must be greater than this.
+        at_least: it must be this or greater.
+        below: it must be less than this.
+        at_most: it must be this or less.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    group: str
+    help: str
+    search: tuple[float, float] | None = None
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+
+    def check(self, value: Any) -> None:
+        """Raise a ValueError for a value that this setting cannot have, whatever the others are."""
+        choices = get_args(self.type)
+        if choices and value not in choices:
+            raise ValueError(f"{self.name} must be one of {', '.join(choices)}, not {value!r}")
+        bounds = {name: bound for name in _BOUNDS if (bound := getattr(self, name)) is not None}
+        if not all(_BOUNDS[name](value, bound) for name, bound in bounds.items()):  # NaN is never within
+            wanted = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
+            raise ValueError(f"{self.name} must be {wanted}, not {value}")
+
+
+_BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
+
+
+def setting(default: T, group: str, help: str, **about: Any) -> T:
+    """Return a field of `Settings`; the arguments are `Setting`'s."""
+    made: T = field(default=default, metadata={"group": group, "help": help, **about})
+    return made
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run can vary, beside its data, method, loss and seed.
+    """What a run can vary, beside its data, method, loss and seed."""
 
-    Args:
-        energy_weight: λ_E, the weight of the energy in the task loss.
-        ce_weight: λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss.
-        score_weight: λ_S, the weight of the soft score's cost in the task loss.
-        samples: candidates that a contrastive loss or regression-s draws for each instance.
-        perturb_std: standard deviation of regression-s's noise on the logits.
-        energy_steps: energy steps on each batch, n_E.
-        task_steps: task-net steps on each batch, n_T.
-        implicit_weight: μ, the weight of the implicit term in the energy's gradient.
-        implicit_cap: largest norm of the implicit term, in norms of the explicit one; 0 for no cap.
-        implicit_every: the implicit term is part of each so-many-th energy step on a batch; 0 for the last.
-        implicit_through: where the task net enters the primary loss: the cost of its prediction alone,
-            the candidates, or everything, the literal reading of the paper.
-        solver: what stands for the inverse Hessian in the implicit term.
-        solver_terms: Hessian products of the solver.
-        cost_net: how InfNet+'s cost-augmented network hangs together with the task net: it changes the task
-            net's output, shares its features, or is a network of its own.
-        perceptron_weight: λ, the weight of the task net's part in InfNet+'s game.
-        zero_truncation: whether the networks of InfNet and InfNet+ see their objective truncated at zero too.
-        energy_lr: learning rate of the energy.
-        task_lr: learning rate of the task net.
-        weight_decay: AdamW's weight decay.
-        task_layers: hidden layers of the task net.
-        task_hidden: width of the task net's layers.
-        task_dropout: dropout in the task net.
-        energy_layers: hidden layers of the energy's feature network.
-        energy_hidden: width of those layers.
-        energy_dropout: dropout in the energy's feature network.
-        global_hidden: hidden units of the label interaction.
-        conditioned: whether the label interaction sees the input.
-        tag_models: language models of tags in the energy: none, forward (the paper's GE(a)), both directions
-            (b), or both without and with words (c).
-        word_model_weight: γ, the weight of those with words.
-        features: what is known of tokens beside the word: a name that the data set has for a list of them, or
-            a list, separated by commas; the data set's first by default.
-        tune_embeddings: whether training changes pretrained word vectors.
-        image_net: network for images: the papers' fully convolutional one, or a small U-Net.
-        image_energy: the network of the energy: the same kind, or another one than the task net.
-        image_width: channels of the U-Net at full resolution; half of the papers' network's.
-        image_enlarge: how many times larger than images are the U-Net sees them.
-        crop: side of the square crops that training and prediction see of images; 0 for whole images.
-        flips: whether images are also seen mirrored, in training and prediction.
-        warp: how far training turns (radians) and stretches (natural log) images at random.
-        colour: how far training changes brightness, contrast and tint of images at random.
-        patches: the chance that a training image shows a rectangle of another one.
-        noise: how samples and perturbations of masks hang together: each pixel alone, in blocks, or smoothly.
-        noise_scale: side of the blocks, or range of the smooth noise, in pixels.
-        inference_steps: steps of gradient-based inference.
-        inference_lr: its step size.
-        inference_update: mirror descent in the logits, or projected gradient in the output.
-        inference_optimizer: what its gradients go through.
-        inference_start: where it starts.
-        inference_candidates: starting points for each instance.
-        batch_size: instances in a batch.
-        epochs: at most so many epochs in each stage.
-        patience: epochs without improvement before a stage ends.
-        clip: largest gradient norm of each network.
-        plateau_patience: epochs without improvement before learning rates are cut.
-        plateau_factor: what they are multiplied by then.
-    """
+    task_lr: float = setting(1e-3, "training", "learning rate of the task net", search=(1e-4, 1e-2), above=0)
+    energy_lr: float = setting(1e-3, "training", "learning rate of the energy", search=(1e-5, 1e-2), above=0)
+    weight_decay: float = setting(1e-5, "training", "AdamW's weight decay", search=(1e-6, 1e-1), at_least=0)
+    batch_size: int = setting(32, "training", "instances in a batch", above=0)
+    epochs: int = setting(100, "training", "at most so many epochs in each stage", above=0)
+    patience: int = setting(20, "training", "epochs without improvement before a stage ends", above=0)
+    clip: float = setting(10.0, "training", "largest gradient norm of each network", above=0)
+    plateau_patience: int = setting(
+        5, "training", "epochs without improvement before learning rates are cut", at_least=0
+    )
+    plateau_factor: float = setting(
+        0.5, "training", "what learning rates are multiplied by then", at_least=0, below=1
+    )
 
-    energy_weight: float = 1.0
-    ce_weight: float = 1.0
-    score_weight: float = 0.0
-    samples: int = 20
-    perturb_std: float = 1.0
-    energy_steps: int = 1
-    task_steps: int = 1
-    implicit_weight: float = 1000.0
-    implicit_cap: float = 5.0
-    implicit_every: int = 0
-    implicit_through: Through = "cost"
-    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = "identity"
-    solver_terms: int = 5
-    cost_net: Literal["stacked", "shared", "separated"] = "stacked"
-    perceptron_weight: float = 1.0
-    zero_truncation: bool = False
-    energy_lr: float = 1e-3
-    task_lr: float = 1e-3
-    weight_decay: float = 1e-5
-    task_layers: int = 2
-    task_hidden: int = 400
-    task_dropout: float = 0.2
-    energy_layers: int = 2
-    energy_hidden: int = 400
-    energy_dropout: float = 0.2
-    global_hidden: int = 200
-    conditioned: bool = False
-    tag_models: Literal["none", "forward", "both", "words"] = "none"
-    word_model_weight: float = 1.0
-    features: str = ""
-    tune_embeddings: bool = False
-    image_net: Literal["fcn", "unet"] = "fcn"
-    image_energy: Literal["same", "fcn", "unet"] = "same"
-    image_width: int = 32
-    image_enlarge: int = 1
-    crop: int = 0
-    flips: bool = False
-    warp: float = 0.0
-    colour: float = 0.0
-    patches: float = 0.0
-    noise: Literal["pixels", "blocks", "smooth"] = "pixels"
-    noise_scale: float = 2.0
-    inference_steps: int = 20
-    inference_lr: float = 0.1
-    inference_update: Literal["mirror", "gradient"] = "mirror"
-    inference_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    inference_start: Literal["zeros", "noise", "net"] = "zeros"
-    inference_candidates: int = 1
-    batch_size: int = 32
-    epochs: int = 100
-    patience: int = 20
-    clip: float = 10.0
-    plateau_patience: int = 5
-    plateau_factor: float = 0.5
+    task_layers: int = setting(2, "network", "hidden layers of the task net", above=0, at_most=100)
+    task_hidden: int = setting(400, "network", "width of the task net's layers", above=0)
+    task_dropout: float = setting(
+        0.2, "network", "dropout in the task net", search=(0.0, 0.6), at_least=0, below=1
+    )
+
+    energy_layers: int = setting(
+        2, "energy", "hidden layers of the energy's feature network", above=0, at_most=100
+    )
+    energy_hidden: int = setting(400, "energy", "width of the energy's layers", above=0)
+    energy_dropout: float = setting(
+        0.2, "energy", "dropout in the energy's feature network", search=(0.0, 0.6), at_least=0, below=1
+    )
+    global_hidden: int = setting(200, "energy", "hidden units of the label interaction", above=0)
+    conditioned: bool = setting(False, "energy", "whether the label interaction sees the input")
+    tag_models: Literal["none", "forward", "both", "words"] = setting(
+        "none",
+        "energy",
+        "language models of tags in the energy: none, forward (the paper's GE(a)), both directions (b), or "
+        "both without and with words (c)",
+    )
+    word_model_weight: float = setting(1.0, "energy", "γ, the weight of those with words", at_least=0)
+
+    energy_weight: float = setting(
+        1.0, "method", "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0)
+    )
+    ce_weight: float = setting(
+        1.0, "method", "λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss"
+    )
+    score_weight: float = setting(0.0, "method", "λ_S, the weight of the soft score's cost in the task loss")
+    energy_steps: int = setting(1, "method", "energy steps on each batch, n_E", search=(1, 12), above=0)
+    task_steps: int = setting(1, "method", "task-net steps on each batch, n_T", search=(1, 8), above=0)
+    samples: int = setting(
+        20, "method", "candidates that a contrastive loss or regression-s draws", search=(5, 80), above=0
+    )
+    perturb_std: float = setting(
+        1.0, "method", "deviation of regression-s's noise on the logits", search=(0.1, 3.0), at_least=0
+    )
+    implicit_weight: float = setting(
+        1000.0, "method", "μ, the weight of the implicit term in the energy's gradient", search=(1.0, 1e4)
+    )
+    implicit_cap: float = setting(
+        5.0,
+        "method",
+        "largest norm of the implicit term, in norms of the explicit one; 0 for no cap",
+        search=(0.5, 20.0),
+        at_least=0,
+    )
+    implicit_every: int = setting(
+        0, "method", "the implicit term is part of every n-th energy step; 0 for the last one", at_least=0
+    )
+    implicit_through: Literal["cost", "prediction", "everything"] = setting(
+        "cost",
+        "method",
+        "where the task net enters the primary loss: the cost of its prediction alone, the candidates, or "
+        "everything, the literal reading of the paper",
+    )
+    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = setting(
+        "identity", "method", "what stands for the inverse Hessian in the implicit term"
+    )
+    solver_terms: int = setting(5, "method", "Hessian products of the solver", above=0)
+    cost_net: Literal["stacked", "shared", "separated"] = setting(
+        "stacked",
+        "method",
+        "how InfNet+'s cost-augmented network is parameterised: it changes the task net's output, shares its "
+        "features, or is a network of its own",
+    )
+    perceptron_weight: float = setting(
+        1.0, "method", "λ, the weight of the task net in InfNet+'s game", search=(0.1, 10.0), at_least=0
+    )
+    zero_truncation: bool = setting(
+        False, "method", "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
+    )
+
+    inference_lr: float = setting(
+        0.1, "inference", "step size of gradient-based inference", search=(5e-3, 5.0)
+    )
+    inference_steps: int = setting(
+        20, "inference", "steps of gradient-based inference", search=(5, 50), at_least=0, at_most=10_000
+    )
+    inference_update: Literal["mirror", "gradient"] = setting(
+        "mirror", "inference", "mirror descent in the logits, or projected gradient in the output"
+    )
+    inference_optimizer: Literal["sgd", "momentum", "adam"] = setting(
+        "sgd", "inference", "what the gradients of inference go through"
+    )
+    inference_start: Literal["zeros", "noise", "net"] = setting(
+        "zeros", "inference", "where inference starts"
+    )
+    inference_candidates: int = setting(
+        1, "inference", "starting points for each instance", above=0, at_most=1000
+    )
+
+    image_net: Literal["fcn", "unet"] = setting(
+        "fcn", "images", "network for images: the papers' fully convolutional one, or a small U-Net"
+    )
+    image_energy: Literal["same", "fcn", "unet"] = setting(
+        "same", "images", "the network of the energy: the same kind, or another one than the task net"
+    )
+    image_width: int = setting(
+        32, "images", "channels of the U-Net at full resolution; half of the papers' network's", above=0
+    )
+    image_enlarge: int = setting(
+        1, "images", "how many times larger than images are the U-Net sees them", above=0, at_most=8
+    )
+    crop: int = setting(
+        0, "images", "side of the square crops that networks see of images; 0 for whole images", at_least=0
+    )
+    flips: bool = setting(
+        False, "images", "whether images are also seen mirrored, in training and prediction"
+    )
+    warp: float = setting(
+        0.0, "images", "how far training turns (radians) and stretches (log) images at random", at_least=0
+    )
+    colour: float = setting(
+        0.0, "images", "how far training changes brightness, contrast and tint at random", at_least=0
+    )
+    patches: float = setting(
+        0.0,
+        "images",
+        "the chance that a training image shows a rectangle of another one",
+        at_least=0,
+        at_most=1,
+    )
+    noise: Literal["pixels", "blocks", "smooth"] = setting(
+        "pixels", "images", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
+    )
+    noise_scale: float = setting(
+        2.0, "images", "side of the blocks, or range of the smooth noise, in pixels", above=0
+    )
+
+    features: str = setting(
+        "",
+        "words",
+        "what is known of tokens beside the word: a name that the data set has for a list of them, or a "
+        "list, separated by commas; the data set's first by default",
+    )
+    tune_embeddings: bool = setting(False, "words", "whether training changes pretrained word vectors")
 
     def __post_init__(self) -> None:
-        for name in _types():
-            _check(name, getattr(self, name))
+        for name, about in all_settings().items():
+            about.check(getattr(self, name))
         if self.implicit_every > self.energy_steps:
             steps = f"energy_steps={self.energy_steps}"
             raise ValueError(f"implicit_every must be at most {steps}, not {self.implicit_every}")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """Settings from values that somebody wrote: unknown names and values of another type are refused.
+        """Return settings from values that somebody wrote; unknown names and other types are errors.
 
         >>> Settings.of({"epochs": "many"})
         Traceback (most recent call last):
@@ -194,130 +252,54 @@ class Settings:
         return cls(**checked(values))
 
 
-def recipe_folder() -> Path:
-    """Where recipes are: beside the sources in a checkout, inside the package when installed."""
-    checkout = Path(__file__).parents[2] / "recipes"
-    return checkout if checkout.is_dir() else Path(str(resources.files("lossnet") / "recipes"))
-
-
-def recipe_names() -> list[str]:
-    """The recipes at hand, without their extension.
-
-    >>> "bibtex-seal-nce" in recipe_names()
-    True
-    """
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
-
-
-def default_recipe(dataset: str, method: str, loss: str | None) -> Path | None:
-    """The recipe of a data set for a method and loss, if it has one.
-
-    >>> default_recipe("bibtex", "seal", "nce").name
-    'bibtex-seal-nce.yaml'
-    >>> default_recipe("mine.csv", "seal", "nce") is None
-    True
-    """
-    for stem in (f"{dataset}-{method}-{loss}", f"{dataset}-{method}"):
-        path = recipe_folder() / f"{stem}.yaml"
-        if path.is_file() and Path(dataset).name == dataset:
-            return path
-    return None
-
-
-def find_recipe(name: str) -> Path:
-    """A recipe by its name or path."""
-    for path in (Path(name), recipe_folder() / name, recipe_folder() / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    raise RecipeError(f"no recipe {name!r}: give a YAML file, or one of {', '.join(recipe_names())}")
-
-
-def recipe_settings(dataset: str, method: str, loss: str, recipe: str | None = None) -> dict[str, Any]:
-    """Settings of the recipe asked for, else of the data set's own, else none.
-
-    >>> recipe_settings("bibtex", "seal", "nce")["energy_steps"]
-    12
-    >>> recipe_settings("mine.csv", "seal", "nce")
-    {}
-    """
-    path = find_recipe(recipe) if recipe else default_recipe(dataset, method, loss)
-    read = {} if path is None else read_recipe(path)
-    return {name: value for name, value in read.items() if name not in NAMES}
-
-
-def recipe_names_of(recipe: str) -> dict[str, str]:
-    """The method and loss that a recipe is for.
-
-    >>> recipe_names_of("bibtex-seal-nce")
-    {'method': 'seal', 'loss': 'nce'}
-    """
-    read = read_recipe(find_recipe(recipe))
-    return {name: read[name] for name in NAMES if name in read}
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file, checked against `Settings`, and the names of its method and loss.
-
-    >>> read_recipe(find_recipe("bibtex-seal-nce"))["samples"]
-    20
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates and numbers give ValueErrors
-        raise RecipeError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(content, dict):
-        raise RecipeError(f"{path}: expected 'setting: value' lines, found {type(content).__name__}")
-    try:
-        return checked({name: value for name, value in content.items() if name not in NAMES}) | {
-            name: _of_type(name, content[name], str) for name in NAMES if name in content
-        }
-    except ValueError as error:
-        raise RecipeError(f"{path}: {error}") from error
-
-
 @cache
-def _types() -> dict[str, Any]:
-    """The type of each setting; to find them out takes longer than to check them."""
-    return get_type_hints(Settings)
+def all_settings() -> dict[str, Setting]:
+    """Return all settings by name, in order.
+
+    >>> all_settings()["task_lr"].help
+    'learning rate of the task net'
+    """
+    types = get_type_hints(Settings)
+    return {
+        one.name: Setting(one.name, types[one.name], one.default, **one.metadata)
+        for one in dataclasses.fields(Settings)
+    }
+
+
+def settings_in(group: str) -> tuple[Setting, ...]:
+    """Return the settings of a group, in order.
+
+    >>> [one.name for one in settings_in("words")]
+    ['features', 'tune_embeddings']
+    >>> settings_in("sound")
+    Traceback (most recent call last):
+    ValueError: no group of settings 'sound'; there are training, network, energy, ...
+    """
+    if group not in GROUPS:
+        raise ValueError(f"no group of settings {group!r}; there are {', '.join(GROUPS)}")
+    return tuple(one for one in all_settings().values() if one.group == group)
 
 
 def checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that somebody wrote, each as its type has it; whether they go together is not looked at.
+    """Return settings that somebody wrote, each as its type has it; whether they go together is not checked.
 
     >>> checked({"task_lr": "1e-3", "implicit_every": 4})
     {'task_lr': 0.001, 'implicit_every': 4}
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"settings must have names, not be a {type(values).__name__}")
-    types = _types()
+    known = all_settings()
     for name in values:
-        if name not in types:
-            known = ", ".join(field.name for field in dataclasses.fields(Settings))
-            raise ValueError(f"unknown setting {reprlib.repr(name)}; known are {known}")
-    found = {name: _of_type(name, value, types[name]) for name, value in values.items()}
-    for name, value in found.items():
-        _check(name, value)
-    return found
+        if name not in known:
+            raise ValueError(f"unknown setting {reprlib.repr(name)}; known are {', '.join(known)}")
+    typed = {name: of_type(name, value, known[name].type) for name, value in values.items()}
+    for name, value in typed.items():
+        known[name].check(value)
+    return typed
 
 
-def _check(name: str, value: Any) -> None:
-    """Refuses what a setting cannot be, whatever the others are."""
-    choices = get_args(_types()[name])
-    if choices and value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
-    if name in _POSITIVE and not value > 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-    if name in _FRACTIONS and not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, not {value}")
-    if name in _CHANCES and not 0 <= value <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, not {value}")
-    if name in _NOT_NEGATIVE and not value >= 0:
-        raise ValueError(f"{name} must not be negative, not {value}")
-    if name in _AT_MOST and value > _AT_MOST[name]:
-        raise ValueError(f"{name} must be at most {_AT_MOST[name]}, not {value}")
-
-
-def _of_type(name: str, value: Any, kind: Any) -> Any:
+def of_type(name: str, value: Any, kind: Any) -> Any:
+    """Return a value as a type has it; a ValueError names what cannot be."""
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
@@ -326,3 +308,12 @@ def _of_type(name: str, value: Any, kind: Any) -> Any:
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
     raise ValueError(f"{name} cannot be {reprlib.repr(value)}")
+
+
+def _arguments() -> str:
+    """Return the part of `Settings`' docstring that says what each one is."""
+    lines = [f"        {one.name}: {one.help}." for one in all_settings().values()]
+    return "\n\n    Args:\n" + "\n".join(lines) + "\n    "
+
+
+Settings.__doc__ = (Settings.__doc__ or "") + _arguments()

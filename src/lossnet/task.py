@@ -130,6 +130,10 @@ class Task:
             return self.own.make_energy(self)
         return self.output.energy(self.input, settings, bounded)
 
+    def search_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float] | None]:
+        """Return where settings are searched for these outputs; see `Output.search_ranges`."""
+        return self.output.search_ranges(self.input, settings)
+
     def views(self, settings: Settings) -> Views | None:
         """Return the views in which training and prediction see inputs, if not as a whole."""
         return self.input.views(settings, self.output.level)

@@ -8,6 +8,7 @@ from benchmarks import ner, pos, tagging_speed, trajectories
 from benchmarks.grid import run_folder
 from lossnet.build import check_names, default_loss, suits
 from lossnet.settings import Settings
+from lossnet.spaces import Tags
 
 
 @pytest.mark.parametrize("bench", [pos, ner, trajectories])
@@ -17,7 +18,7 @@ def test_every_cell_has_settings_and_a_title_of_its_own(bench):
     for cell in bench.CELLS:
         loss = cell.loss or default_loss(cell.method)
         check_names(cell.method, loss)
-        assert suits(cell.method, loss, "tags")
+        assert suits(cell.method, loss, Tags(3))
         assert isinstance(cell.settings(), Settings)
 
 

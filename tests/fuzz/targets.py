@@ -44,8 +44,9 @@ from lossnet.data import (
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.model import Model
+from lossnet.recipes import RecipeError, read_recipe, recipe_folder
 from lossnet.serve import create_app
-from lossnet.settings import RecipeError, Settings, read_recipe, recipe_folder
+from lossnet.settings import Settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 
@@ -248,7 +249,7 @@ def recipe(content):
 
 
 _parsers = cli._parsers
-_RECIPES = [path.read_bytes() for path in sorted(recipe_folder().glob("*.yaml"))[::12]]
+_RECIPES = [path.read_bytes() for path in sorted(recipe_folder().rglob("*.yaml"))[::12]]
 _COMMANDS = [
     b"train\nnowhere.csv\n--method\nseal\n--loss\nnce\n--seed\n3\n--epochs=2\n--energy-lr\n1e-3\n--conditioned\ntrue",
     b"train\nnowhere\n--labels\na\nb\n--recipe\nnowhere.yaml\n--solver\nneumann\n--quiet\n--threads\n2\n--output\nout",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lossnet.build import METHODS, build, suits
+from lossnet.build import METHODS, build
 from lossnet.cli import main
 from lossnet.data import DataError, Distortion, load
 from lossnet.energies import FeatureEnergy, ImageEnergy
@@ -17,7 +17,7 @@ from lossnet.model import load as load_model
 from lossnet.run import Run, train
 from lossnet.scores import IoU
 from lossnet.settings import Settings
-from lossnet.spaces import Blocks, Smooth
+from lossnet.spaces import Blocks, Mask, Smooth
 from lossnet.tasks import MaskTask, restore, task_of
 
 QUICK = Settings(
@@ -45,7 +45,7 @@ def archive(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("method", "loss"),
-    [(name, loss) for name, entry in METHODS.items() for loss in entry.losses if suits(name, loss, "masks")],
+    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, Mask())],
 )
 def test_every_method_trains_on_masks(archive, method, loss):
     result = train(Run(str(archive), method, loss, QUICK, device="cpu", progress=False))
@@ -150,8 +150,8 @@ def test_a_model_folder_with_another_kind_is_refused(archive, tmp_path, seal):
 
 def test_score_and_units_follow_the_task():
     method = build("cross-entropy", "soft-f1", QUICK, MaskTask(3, (12, 10)))
-    assert method.task_loss.score == pytest.approx(0.3 * 120)
-    assert isinstance(method.task_loss.measure, IoU)
+    assert method.task_loss.score_weight == pytest.approx(0.3 * 120)
+    assert isinstance(method.task_loss.score, IoU)
     assert isinstance(build("seal", "margin", QUICK, MaskTask(3, (12, 10))).loss.score, IoU)
 
 

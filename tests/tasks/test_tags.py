@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lossnet.build import METHODS, build, suits
+from lossnet.build import METHODS, build
 from lossnet.cli import main
 from lossnet.data import load
 from lossnet.data.errors import DataError
@@ -69,7 +69,7 @@ def run(folder, *names, settings=QUICK, **options):
 
 @pytest.mark.parametrize(
     ("method", "loss"),
-    [(name, loss) for name, entry in METHODS.items() for loss in entry.losses if suits(name, loss, "tags")],
+    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, Tags(2))],
 )
 def test_every_method_trains_on_tags(folder, method, loss):
     result = run(folder, method, loss)

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lossnet.build import METHODS, build, suits
+from lossnet.build import METHODS, build
 from lossnet.data import Lexicon, Sentences
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
@@ -18,10 +18,10 @@ TASKS = {
 TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width": 8}
 CASES = [
     (method, loss, kind)
-    for method, entry in METHODS.items()
-    for loss in entry.losses
-    for kind in TASKS
-    if suits(method, loss, kind)
+    for method, spec in METHODS.items()
+    for loss in spec.losses
+    for kind, task in TASKS.items()
+    if spec.suits(loss, task.space(Settings()))
 ]
 #: what the trainer reads for whatever it trains
 TRAINER = {"task_lr", "energy_lr", "weight_decay"}
@@ -77,6 +77,26 @@ def test_what_a_score_term_weighs_depends_on_labels_and_on_where_the_search_star
     assert "score_weight" not in default_space("seal", "nce", Settings(), TASKS["labels"])
     given = default_space("seal", "nce", Settings(score_weight=7.0), TASKS["labels"])["score_weight"]
     assert given == Range(0.7, 70.0, log=True)
+
+
+def test_kinds_of_output_have_ranges_of_their_own():
+    words = Settings(tag_models="words")
+    for method, there in (("seal", True), ("crf", True), ("cross-entropy", False)):
+        loss = METHODS[method].default_loss
+        assert ("word_model_weight" in default_space(method, loss, words, TASKS["tags"])) == there
+        assert "word_model_weight" not in default_space(method, loss, Settings(), TASKS["tags"])
+    weights = [default_space("seal", "nce", Settings(), TASKS[kind])["energy_weight"] for kind in TASKS]
+    assert weights == [Range(low, high, log=True) for low, high in ((1e-3, 10), (0.1, 1e3), (1e-3, 10))]
+    for net, there in (("unet", True), ("fcn", False)):
+        space = default_space("seal", "nce", Settings(image_net=net), TASKS["masks"])
+        assert ("task_dropout" in space) == there
+
+
+def test_energy_steps_leave_room_for_the_implicit_term():
+    for every, steps, wanted in ((3, 4, (3, 12)), (12, 12, (12, 13)), (15, 15, (15, 16))):
+        start = Settings(implicit_every=every, energy_steps=steps)
+        space = default_space("implicit", "nce", start, TASKS["labels"])
+        assert (space["energy_steps"].low, space["energy_steps"].high) == wanted
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import pytest
 import lossnet
 from lossnet import cli
 from lossnet.cli import main
-from lossnet.settings import Settings, read_recipe
+from lossnet.recipes import read_recipe
+from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss
 from lossnet.tune import Choice, Found, Range, Search, default_space, search, study

@@ -37,8 +37,8 @@ _TRANSIENT = ("_trainer", "_double")
 class Estimator(BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators.
 
-    Every field of `Settings` is a parameter too, None for its default: ``task_hidden=64``, ``samples=5``.  Like
-    all parameters they can be searched over and changed by ``set_params``.
+    Every field of `Settings` is a parameter too, None for its default: ``task_hidden=64``, ``samples=5``.
+    Like all parameters they can be searched over and changed by ``set_params``.
 
     Args:
         method: how to train; see ``lossnet methods``.
@@ -46,8 +46,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         epochs: at most so many.
         batch_size: instances in a batch.
         learning_rate: of all networks that ``task_lr`` and ``energy_lr`` do not say otherwise of.
-        task_net: a network of your own from inputs to logits: a module, which is copied, or a class or function
-            that makes one; see `lossnet.own.OwnParts`.
+        task_net: a network of your own from inputs to logits: a module, which is copied, or a class or
+            function that makes one; see `lossnet.own.OwnParts`.
         energy: an energy of your own, in the same ways: any module that maps inputs and candidates
             ``(n, K, *outputs)`` to energies ``(n, K)``.
         frozen_energy: whether that energy stays as it is, such as one that was trained elsewhere; for method
@@ -253,8 +253,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Return parameters and what was learned, the model as the bytes of its files: safetensors and JSON.
 
-        Optimizers are left out: ``partial_fit`` then starts with new ones.  Parts of your own are kept as what
-        was given for them, a module or the name of a class or function.
+        Optimizers are left out: ``partial_fit`` then starts with new ones.  Parts of your own are kept as
+        what was given for them, a module or the name of a class or function.
         """
         state = {name: value for name, value in super().__getstate__().items() if name not in _TRANSIENT}
         if "model_" in state:

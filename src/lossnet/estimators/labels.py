@@ -27,11 +27,11 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     Inputs ``X`` are
 
-    - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes its
-      column's mean in training.  Scale them first, as for any network;
+    - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes
+      its column's mean in training.  Scale them first, as for any network;
     - or sentences: texts, which are cut into tokens, or lists of tokens;
-    - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255, or
-      floats from 0 to 1.
+    - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255,
+      or floats from 0 to 1.
 
     What an instance has is
 
@@ -40,8 +40,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
     Args:
-        inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"`` finds
-            it by how ``X`` looks.
+        inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
+            finds it by how ``X`` looks.
         parameters: those of all estimators, see `lossnet.estimators.base.Estimator`; and ``embeddings`` for
             sentences, see `lossnet.estimators.words.WordEstimator`.
 
@@ -96,7 +96,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         """Pass once over rows that come bit by bit, without validation; the threshold stays as it is, 0.5.
 
         The first call with a ``y`` ``(n,)`` must be given all ``classes``; label sets have a column for each
-        label anyway.  Words and characters of sentences are those of the first call.  Methods of several stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``)
+        label anyway.  Words and characters of sentences are those of the first call.
+        Methods of several stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``)
         train each on all data, and are refused.
         """
         first = not hasattr(self, "model_")
@@ -121,7 +122,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         return self._like_labels(self._decoded(data).numpy().astype(np.int64), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the F1 of each row's set, averaged over rows that have labels; or the accuracy of classes."""
+        """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""
         check_is_fitted(self, "model_")
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))

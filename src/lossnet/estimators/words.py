@@ -24,9 +24,9 @@ class WordEstimator(Estimator):
 
     Args:
         embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
-            `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in other
-            spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``, and are
-            part of the model: predicting needs no file.
+            `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
+            other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
+            and are part of the model: predicting needs no file.
         parameters: those of `Estimator`; the setting ``features`` is what is known of tokens beside the word,
             ``"case,characters"`` by default.
     """

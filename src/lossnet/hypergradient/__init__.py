@@ -36,6 +36,7 @@ from lossnet.hypergradient.neumann import Neumann
 from lossnet.hypergradient.rank_one import RankOne
 
 __all__ = [
+    "SOLVERS",
     "ConjugateGradient",
     "Curvature",
     "Diagonal",
@@ -53,3 +54,6 @@ __all__ = [
     "cap",
     "implicit_gradient",
 ]
+
+#: the solvers that have a name on the command line; `Exact` is for tests and small problems
+SOLVERS = (Identity, Neumann, ConjugateGradient, Diagonal, RankOne)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -40,10 +40,17 @@ class Solver(ABC):
     captured.
     """
 
+    #: what the command line calls it
+    name: ClassVar[str]
     #: whether `solve` must be given the inner gradient
     needs_gradient: ClassVar[bool] = False
     #: whether `solve` looks at single parameters; it is then given all of them, and `torch.dot`
     needs_parameters: ClassVar[bool] = False
+
+    @classmethod
+    def with_products(cls, count: int) -> Self:
+        """Return a solver that makes so many Hessian products, if it makes any beyond its step length's."""
+        return cls()
 
     @abstractmethod
     def solve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,9 +35,14 @@ class ConjugateGradient(Solver):
     tensor([1.0000, 0.2500])
     """
 
+    name: ClassVar[str] = "conjugate-gradient"
     iterations: int = 5
     tolerance: float = 1e-10
     damping: float = 0.0
+
+    @classmethod
+    def with_products(cls, count: int) -> Self:
+        return cls(iterations=count)
 
     def __post_init__(self) -> None:
         check_not_negative(tolerance=self.tolerance, damping=self.damping)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,10 +32,15 @@ class Diagonal(Solver):
     tensor([1.0000, 0.2500])
     """
 
+    name: ClassVar[str] = "diagonal"
     needs_parameters: ClassVar[bool] = True
     samples: int = 5
     floor: float = 0.01
     damping: float = 0.0
+
+    @classmethod
+    def with_products(cls, count: int) -> Self:
+        return cls(samples=count)
 
     def __post_init__(self) -> None:
         check_not_negative(floor=self.floor, damping=self.damping)

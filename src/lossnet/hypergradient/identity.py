@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class Identity(Stepping):
     tensor([0.5000, 0.5000])
     """
 
+    name: ClassVar[str] = "identity"
     step: Step = "auto"
     damping: float = 0.0
     curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,10 +35,15 @@ class Neumann(Stepping):
     tensor([1.0000, 1.7500])
     """
 
+    name: ClassVar[str] = "neumann"
     terms: int = 5
     step: Step = "auto"
     damping: float = 0.0
     curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)
+
+    @classmethod
+    def with_products(cls, count: int) -> Self:
+        return cls(terms=count)
 
     def __post_init__(self) -> None:
         check_not_negative(terms=self.terms)

@@ -28,6 +28,7 @@ class RankOne(Solver):
     tensor([0.5000, 1.0000])
     """
 
+    name: ClassVar[str] = "rank-one"
     needs_gradient: ClassVar[bool] = True
     damping: float = 1.0
 

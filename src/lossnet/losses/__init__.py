@@ -23,6 +23,8 @@ from lossnet.losses.task import TaskLoss
 
 __all__ = [
     "CD",
+    "ENERGY_LOSSES",
+    "FIXED_LOSSES",
     "NCE",
     "Asymmetric",
     "Dice",
@@ -38,3 +40,8 @@ __all__ = [
     "TaskLoss",
     "cross_entropy",
 ]
+
+#: what trains an energy; SEAL takes any of them, and the first by default
+ENERGY_LOSSES = (NCE, Margin, Regression, RegressionS, Ranking, CD, Perceptron)
+#: what takes the place of cross-entropy
+FIXED_LOSSES = (Asymmetric, Dice, Lovasz)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from lossnet.scores import Score
 from lossnet.spaces import Prediction
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 __all__ = ["EnergyFunction", "EnergyLoss", "with_truth"]
 
@@ -19,6 +24,18 @@ EnergyFunction = Callable[[Tensor], Tensor]
 
 class EnergyLoss(ABC):
     """Base class of losses that train an energy."""
+
+    #: what the command line calls it
+    name: ClassVar[str]
+    #: settings of its own that are worth a search
+    search: ClassVar[tuple[str, ...]] = ()
+    #: whether the energy learns a score in [0, 1]; those of images then have no local term
+    bounded: ClassVar[bool] = False
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        """Return the loss that settings describe, for outputs that should be good at a score."""
+        return cls()
 
     @abstractmethod
     def propose(self, prediction: Prediction) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
 from lossnet.scores import F1, Score
 from lossnet.spaces import MultiLabel, Prediction
 from lossnet.sparse import unbind
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 __all__ = ["CD", "NCE", "Ranking"]
 
@@ -37,8 +41,14 @@ class Ranking(EnergyLoss):
     tensor([1.3863])
     """
 
+    name: ClassVar[str] = "ranking"
+    search: ClassVar[tuple[str, ...]] = ("samples",)
     samples: int = 20
     score: Score | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(settings.samples)
 
     def propose(self, prediction: Prediction) -> Tensor:
         return prediction.sample(self.samples)
@@ -120,6 +130,8 @@ class NCE(Ranking):
     tensor([0.6931])
     """
 
+    name: ClassVar[str] = "nce"
+
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor:
         return super().offset(candidates, truth, prediction) - prediction.log_prob(candidates)
 
@@ -134,4 +146,9 @@ class CD(Ranking):
     tensor([2.1269])
     """
 
+    name: ClassVar[str] = "cd"
     score: Score | None = field(default_factory=F1)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(settings.samples, score)

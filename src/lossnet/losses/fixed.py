@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from lossnet.spaces import Prediction
 
 __all__ = ["Asymmetric", "Dice", "FixedLoss", "Lovasz", "cross_entropy"]
 
-#: ``(prediction, truth) ↦ (batch,)``
+#: ``(prediction, truth) ↦ (batch,)``; one with an attribute ``binary`` that is true is for binary units only
 FixedLoss = Callable[[Prediction, Tensor], Tensor]
 
 
@@ -39,6 +40,8 @@ class Asymmetric:
     tensor([0.3466])
     """
 
+    name: ClassVar[str] = "asymmetric"
+    binary: ClassVar[bool] = True
     positive_focus: float = 1.0
     negative_focus: float = 4.0
     shift: float = 0.05
@@ -70,6 +73,8 @@ class Dice:
     tensor([0.3333])
     """
 
+    name: ClassVar[str] = "dice"
+    binary: ClassVar[bool] = True
     smoothing: float = 1.0
 
     def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
@@ -93,6 +98,9 @@ class Lovasz:
     >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
     tensor([1.])
     """
+
+    name: ClassVar[str] = "lovasz"
+    binary: ClassVar[bool] = True
 
     def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
         truth = _real(prediction, truth)

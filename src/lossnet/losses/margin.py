@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
 from lossnet.scores import F1, Score
 from lossnet.spaces import Prediction
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 __all__ = ["Margin", "Perceptron"]
 
@@ -29,7 +33,12 @@ class Margin(EnergyLoss):
     tensor([0.])
     """
 
+    name: ClassVar[str] = "margin"
     score: Score = field(default_factory=F1)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(score)
 
     def propose(self, prediction: Prediction) -> Tensor:
         return prediction.relaxed.unsqueeze(1)
@@ -60,6 +69,8 @@ class Perceptron(Margin):
     >>> Perceptron()(lambda y: y.sum(-1), truth, Perceptron().propose(prediction), prediction)
     tensor([0.5000])
     """
+
+    name: ClassVar[str] = "perceptron"
 
     def cost(self, candidates: Tensor, truth: Tensor) -> float:
         return 0.0

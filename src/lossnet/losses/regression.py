@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch.nn import functional as F
 from lossnet.losses.base import EnergyFunction, EnergyLoss
 from lossnet.scores import F1, Score
 from lossnet.spaces import Prediction
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 __all__ = ["Regression", "RegressionS"]
 
@@ -29,7 +33,13 @@ class Regression(EnergyLoss):
     tensor([0.6931])
     """
 
+    name: ClassVar[str] = "regression"
+    bounded: ClassVar[bool] = True
     score: Score = field(default_factory=F1)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(score)
 
     def propose(self, prediction: Prediction) -> Tensor:
         return prediction.relaxed.unsqueeze(1)
@@ -55,8 +65,14 @@ class RegressionS(Regression):
     torch.Size([2, 5, 3])
     """
 
+    name: ClassVar[str] = "regression-s"
+    search: ClassVar[tuple[str, ...]] = ("samples", "perturb_std")
     samples: int = 10
     std: float = 1.0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(score, settings.samples, settings.perturb_std)
 
     def propose(self, prediction: Prediction) -> Tensor:
         around = prediction.perturb(self.samples, self.std)

@@ -3,6 +3,18 @@
 A method owns its networks and describes its training as stages; `lossnet.training.Trainer` does the rest.
 """
 
+from lossnet.methods import (
+    crf,
+    cross_entropy,
+    dvn,
+    implicit,
+    infnet,
+    infnet_plus,
+    nce_energy,
+    seal,
+    seal_static,
+    spen,
+)
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
@@ -13,12 +25,14 @@ from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, 
 from lossnet.methods.nce_energy import NCEEnergy
 from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
+from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
 
 __all__ = [
     "CRF",
     "DVN",
     "SEAL",
+    "SPECS",
     "SPEN",
     "CostNet",
     "CrossEntropy",
@@ -27,7 +41,9 @@ __all__ = [
     "InfNet",
     "InfNetPlus",
     "Method",
+    "MethodSpec",
     "NCEEnergy",
+    "Parts",
     "SEALStatic",
     "Separated",
     "Shared",
@@ -36,3 +52,17 @@ __all__ = [
     "TaskNetMethod",
     "Update",
 ]
+
+#: the descriptions of all methods, in the order in which they are listed
+SPECS = (
+    cross_entropy.SPEC,
+    spen.SPEC,
+    dvn.SPEC,
+    nce_energy.SPEC,
+    crf.SPEC,
+    infnet.SPEC,
+    infnet_plus.SPEC,
+    seal_static.SPEC,
+    seal.SPEC,
+    implicit.SPEC,
+)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lossnet.energies import Chain, Sum
 from lossnet.methods.base import Method, Stage, Update
+from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.spaces import Batch, Tags
 
 __all__ = ["CRF"]
@@ -53,3 +54,23 @@ class CRF(Method):
         chain = self.energy.terms[0]
         assert isinstance(chain, Chain)
         return chain
+
+
+def _build(parts: Parts) -> CRF:
+    energy, space = parts.energy(), parts.space
+    assert isinstance(space, Tags)
+    if not isinstance(energy, Sum) or not isinstance(energy.terms[0], Chain):
+        raise ValueError("method crf needs an energy that is a Sum whose first term is a Chain")
+    return CRF(energy, space)
+
+
+SPEC = MethodSpec(
+    "crf",
+    CRF,
+    "a chain energy alone, trained by its exact likelihood (tags only)",
+    losses={"likelihood": None},
+    rates={"energy": "energy_lr"},
+    search=("energy_dropout",),
+    build=_build,
+    spaces=(Tags,),
+)

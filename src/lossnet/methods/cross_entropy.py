@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import nn
 
-from lossnet.losses import TaskLoss
+from lossnet.losses import FIXED_LOSSES, TaskLoss, cross_entropy
 from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.methods.spec import MethodSpec
 from lossnet.spaces import Batch, Space
 
 __all__ = ["CrossEntropy"]
@@ -16,7 +18,7 @@ __all__ = ["CrossEntropy"]
 class CrossEntropy(TaskNetMethod):
     """Trains a task net on a loss without an energy: the baseline of every table.
 
-    ``TaskLoss(score=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` replaces cross-entropy.
+    ``TaskLoss(score_weight=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` has another loss.
 
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
@@ -24,6 +26,11 @@ class CrossEntropy(TaskNetMethod):
     >>> [stage.networks for stage in method.stages()]
     [('task_net',)]
     """
+
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = tuple(
+        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
+    )
 
     def __init__(self, task_net: nn.Module, space: Space, task_loss: TaskLoss | None = None) -> None:
         super().__init__(task_net, space)
@@ -35,3 +42,20 @@ class CrossEntropy(TaskNetMethod):
     def updates(self, batch: Batch) -> Iterator[Update]:
         """One step on the task loss."""
         yield Update("task_net", self.task_loss(self.prediction(batch), batch.y, weight=batch.weight))
+
+
+SPEC = MethodSpec(
+    "cross-entropy",
+    CrossEntropy,
+    "a task net alone; soft-f1 adds a score term, the others replace cross-entropy",
+    losses={
+        "none": cross_entropy,
+        "soft-f1": cross_entropy,
+        **{loss.name: loss() for loss in FIXED_LOSSES},
+    },
+    rates={"task_net": "task_lr"},
+    search=("task_dropout",),
+    build=lambda parts: CrossEntropy(parts.task_net(), parts.space, parts.task_loss()),
+    # Cross-entropy sums over labels, so the weight of one score grows with their number.
+    score_shares={"soft-f1": 0.3},
+)

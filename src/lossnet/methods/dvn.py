@@ -11,6 +11,7 @@ from lossnet.energies import Energy
 from lossnet.inference import GradientInference, adversarial
 from lossnet.losses import Regression
 from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction, Space
 
 __all__ = ["DVN"]
@@ -57,3 +58,14 @@ class DVN(EnergyMethod):
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, candidates, prediction)
         yield Update("energy", batch.mean(loss))
+
+
+SPEC = MethodSpec(
+    "dvn",
+    DVN,
+    "an energy alone that learns the score itself",
+    losses=named(Regression),
+    rates={"energy": "energy_lr"},
+    search=("energy_dropout", "inference_lr", "inference_steps"),
+    build=lambda parts: DVN(parts.energy(), parts.space, parts.energy_loss(), parts.inference()),
+)

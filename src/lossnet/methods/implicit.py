@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.hypergradient import FiniteDifference, Identity, Solver, implicit_gradient
-from lossnet.losses import EnergyLoss, TaskLoss
+from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, implicit_gradient
+from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
+from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.precision import products
 from lossnet.scores import F1, Score
-from lossnet.spaces import Batch, Prediction, Space, mean
+from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
 __all__ = ["Implicit", "Through"]
 
@@ -71,6 +73,9 @@ class Implicit(SEAL):
     ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
     """
 
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = (*SEAL.per_replica, "weight")
+
     def __init__(
         self,
         task_net: nn.Module,
@@ -104,6 +109,11 @@ class Implicit(SEAL):
             size = sum(parameter.numel() for parameter in task_net.parameters())
             start = torch.randn(size, generator=torch.Generator().manual_seed(0))
             self.register_buffer("steepest", start / start.norm())
+
+    def stacking_blocker(self) -> str | None:
+        if self.solver.needs_parameters:
+            return f"the solver {type(self.solver).__name__} has no stacked form"
+        return super().stacking_blocker()
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
         steps = range(1, self.energy_steps + 1)
@@ -155,7 +165,7 @@ class Implicit(SEAL):
             return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
-        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
+        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None
     ) -> Tensor:
         """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
         logits = prediction.logits.view_as(prediction.logits)
@@ -174,3 +184,31 @@ class Implicit(SEAL):
             candidates = candidates + (live.relaxed - fixed.relaxed).unsqueeze(1)
         known = live if self.through == "everything" else fixed
         return mean(self.loss(energy, truth, candidates, known), weight)
+
+
+def _build(parts: Parts) -> Implicit:
+    s, given = parts.settings, arguments(parts)
+    if isinstance(
+        given["loss"], NCE
+    ):  # the paper's L_NCE has the cost in its exponents, which SEAL's has not
+        given["loss"] = replace(given["loss"], score=parts.score)
+    return Implicit(
+        **given,
+        score=parts.score,
+        through=s.implicit_through,
+        solver={solver.name: solver for solver in SOLVERS}[s.solver].with_products(s.solver_terms),
+        weight=s.implicit_weight,
+        ratio=s.implicit_cap or None,
+        every=s.implicit_every or s.energy_steps,
+    )
+
+
+SPEC = MethodSpec(
+    "implicit",
+    Implicit,
+    "seal, with an energy that sees what the task net will make of it",
+    losses=named(NCE, Margin, Regression, CD),
+    rates=RATES,
+    search=(*SEARCH, "implicit_weight", "implicit_cap"),
+    build=_build,
+)

@@ -8,9 +8,10 @@ from functools import partial
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.losses import EnergyFunction, Margin, TaskLoss
+from lossnet.losses import EnergyFunction, Margin, Perceptron, TaskLoss
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
+from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Space
 
 __all__ = ["InfNet"]
@@ -66,3 +67,14 @@ class InfNet(SEAL):
         if self.truncated:
             return lambda y: -self.loss.violation(energy, truth, y).clamp(min=0)
         return lambda y: energy(y) - self.loss.cost(y, truth)
+
+
+SPEC = MethodSpec(
+    "infnet",
+    InfNet,
+    "a cost-augmented net against the energy, then fine-tuned",
+    losses=named(Margin, Perceptron),
+    rates=RATES,
+    search=SEARCH,
+    build=lambda parts: InfNet(**arguments(parts), truncated=parts.settings.zero_truncation),
+)

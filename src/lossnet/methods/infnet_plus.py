@@ -13,14 +13,15 @@ from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import RATES, SEAL, SEARCH
+from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
 __all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
 
 
 class CostNet(nn.Module):
-    """The cost-augmented network ``F`` and how it hangs together with the task net ``A`` (InfNet+ §3.1)."""
+    """The cost-augmented network ``F``, parameterised by itself or by the task net ``A`` (InfNet+ §3.1)."""
 
     @abstractmethod
     def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -163,7 +164,7 @@ class InfNetPlus(SEAL):
             margin, perceptron, _ = self.violations(energy, batch.y, test_time, augmented)
             if self.truncated:
                 margin, perceptron = margin.clamp(min=0), perceptron.clamp(min=0)
-            game = self.task_loss.energy
+            game = self.task_loss.energy_weight
             loss = self.task_loss(test_time, batch.y, weight=batch.weight)
             loss = loss - game * self.weight * batch.mean(perceptron)
             cost_loss = self.task_loss(augmented, batch.y, weight=batch.weight) - game * batch.mean(margin)
@@ -180,3 +181,38 @@ class InfNetPlus(SEAL):
         low, against, predicted = energy(with_truth(truth, outputs)).unbind(1)
         cost = self.loss.score.cost(outputs[:, :1], truth).squeeze(1)
         return cost - against + low, low - predicted, low
+
+
+def _cost_net(parts: Parts, task_net: nn.Module) -> CostNet:
+    if parts.settings.cost_net == "separated":
+        return Separated(parts.task_net())
+    if parts.settings.cost_net == "shared":
+        return Shared(task_net.head)  # type: ignore[arg-type]
+    return Stacked(parts.space)
+
+
+def _build(parts: Parts) -> InfNetPlus:
+    s, task_net = parts.settings, parts.task_net()
+    return InfNetPlus(
+        task_net,
+        _cost_net(parts, task_net),
+        parts.energy(),
+        parts.space,
+        parts.energy_loss(),
+        parts.task_loss(),
+        energy_steps=s.energy_steps,
+        task_steps=s.task_steps,
+        weight=s.perceptron_weight,
+        truncated=s.zero_truncation,
+    )
+
+
+SPEC = MethodSpec(
+    "infnet-plus",
+    InfNetPlus,
+    "a cost-augmented net and the task net together against the energy",
+    losses=named(Margin),
+    rates={**RATES, "cost_net": "task_lr"},
+    search=(*SEARCH, "perceptron_weight"),
+    build=_build,
+)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
-from lossnet.losses import NCE, EnergyLoss
+from lossnet.losses import NCE, EnergyLoss, Ranking
 from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction, Space
 
 __all__ = ["NCEEnergy"]
@@ -71,3 +72,16 @@ class NCEEnergy(EnergyMethod):
             logits: Tensor = self.noise_net(x)
             return logits
         return self.space.zeros(x, mask)
+
+
+SPEC = MethodSpec(
+    "nce-energy",
+    NCEEnergy,
+    "an energy alone, against a frozen task net",
+    losses=named(NCE, Ranking),
+    rates={"energy": "energy_lr", "noise_net": "task_lr"},
+    search=("task_dropout", "energy_dropout", "inference_lr", "inference_steps"),
+    build=lambda parts: NCEEnergy(
+        parts.energy(), parts.task_net(), parts.space, parts.energy_loss(), parts.inference()
+    ),
+)

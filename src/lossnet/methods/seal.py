@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
-from lossnet.losses import NCE, EnergyFunction, EnergyLoss, TaskLoss
+from lossnet.losses import ENERGY_LOSSES, NCE, EnergyFunction, EnergyLoss, TaskLoss
 from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Prediction, Space
 
 __all__ = ["SEAL", "energy_losses"]
@@ -43,6 +45,11 @@ class SEAL(TaskNetMethod):
     >>> [update.network for update in method.updates(batch)]
     ['energy', 'energy', 'task_net']
     """
+
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = tuple(
+        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
+    )
 
     def __init__(
         self,
@@ -98,3 +105,40 @@ class SEAL(TaskNetMethod):
             with self.energy.frozen(but=self.task_net.parameters()):
                 loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)
             yield Update("task_net", loss)
+
+
+#: SEAL's learning rates and settings to search, which methods made of it share
+RATES = {"energy": "energy_lr", "task_net": "task_lr"}
+SEARCH = ("task_dropout", "energy_dropout", "energy_weight", "energy_steps", "task_steps")
+
+
+def arguments(parts: Parts) -> dict[str, Any]:
+    """Return the arguments of `SEAL` and of methods made of it."""
+    return {
+        "task_net": parts.task_net(),
+        "energy": parts.energy(),
+        "space": parts.space,
+        "loss": parts.energy_loss(),
+        "task_loss": parts.task_loss(),
+        "energy_steps": parts.settings.energy_steps,
+        "task_steps": parts.settings.task_steps,
+    }
+
+
+def _build(parts: Parts) -> SEAL:
+    options = arguments(parts)
+    if not any(one.requires_grad for one in options["energy"].parameters()):
+        options["energy_steps"] = 0
+    return SEAL(**options)
+
+
+SPEC = MethodSpec(
+    "seal",
+    SEAL,
+    "energy and task net trained in turn",
+    losses=named(*ENERGY_LOSSES),
+    rates=RATES,
+    search=SEARCH,
+    build=_build,
+    frozen_energy=True,
+)

@@ -6,9 +6,11 @@ from functools import partial
 
 from torch import nn
 
-from lossnet.losses import TaskLoss
+from lossnet.losses import NCE, Margin, Regression, TaskLoss
+from lossnet.methods import dvn, nce_energy, spen
 from lossnet.methods.base import EnergyMethod, Stage
 from lossnet.methods.seal import SEAL
+from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Space
 
 __all__ = ["SEALStatic"]
@@ -55,3 +57,30 @@ class SEALStatic(SEAL):
     def stages(self) -> tuple[Stage, ...]:
         updates = partial(self.task_updates, task_loss=self.task_loss)
         return (*self._teacher_stages, Stage("task net", ("task_net",), updates, self.predict))
+
+
+#: how the energy is trained with each loss
+_TEACHERS = {NCE.name: nce_energy.SPEC, Margin.name: spen.SPEC, Regression.name: dvn.SPEC}
+_INFERENCE = ("inference_lr", "inference_steps")
+
+
+def _build(parts: Parts) -> SEALStatic:
+    task_net = parts.task_net()
+    teacher = _TEACHERS[parts.loss].build(parts)
+    assert isinstance(teacher, EnergyMethod)
+    return SEALStatic(task_net, teacher, parts.space, parts.task_loss(), parts.settings.task_steps)
+
+
+SPEC = MethodSpec(
+    "seal-static",
+    SEALStatic,
+    "an energy trained first, frozen, then used as a loss",
+    losses=named(NCE, Margin, Regression),
+    rates={
+        "task_net": "task_lr",
+        **{name: rate for teacher in _TEACHERS.values() for name, rate in teacher.rates.items()},
+    },
+    search=("task_dropout", "energy_dropout", "energy_weight", "task_steps"),
+    build=_build,
+    loss_search={Margin.name: _INFERENCE, Regression.name: _INFERENCE},
+)

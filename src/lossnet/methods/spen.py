@@ -10,6 +10,7 @@ from lossnet.energies import Energy
 from lossnet.inference import GradientInference, cost_augmented
 from lossnet.losses import Margin
 from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction, Space
 
 __all__ = ["SPEN"]
@@ -65,3 +66,15 @@ class SPEN(EnergyMethod):
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
         yield Update("energy", batch.mean(loss))
+
+
+SPEC = MethodSpec(
+    "spen",
+    SPEN,
+    "an energy alone, trained on cost-augmented inference",
+    losses=named(Margin),
+    # The local term is first trained as a classifier, at a classifier's rate.
+    rates={"energy": "energy_lr", "local energy": "task_lr"},
+    search=("energy_dropout", "inference_lr", "inference_steps"),
+    build=lambda parts: SPEN(parts.energy(), parts.space, parts.energy_loss(), parts.inference()),
+)

@@ -125,6 +125,15 @@ class Output(ABC, Generic[TargetT]):
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Energy:
         """Return an energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
 
+    def search_ranges(
+        self, source: Input[Any, Any], settings: Settings
+    ) -> Mapping[str, tuple[float, float] | None]:
+        """Return where settings are searched for this kind of output: None for what it does not use.
+
+        Others are searched where `Settings` says; what has no range here or there is not searched.
+        """
+        return {}
+
     # ------------------------------------------------------------------ how good predictions are
 
     def tune(self, relaxed: Tensor, truth: Tensor) -> float:

@@ -92,6 +92,13 @@ class Masks(Output[MaskStack]):
             energy = ImageEnergy(images.channels, size, filters, dropout=dropout)
         return images.normalised(energy)
 
+    def search_ranges(
+        self, source: Input[Any, Any], settings: Settings
+    ) -> Mapping[str, tuple[float, float] | None]:
+        # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
+        ranges: dict[str, tuple[float, float] | None] = {"energy_weight": (0.1, 1e3)}
+        return ranges if settings.image_net == "unet" else {**ranges, "task_dropout": None}
+
     # ------------------------------------------------------------------ what a model keeps
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -124,6 +124,11 @@ class Tags(Output[TagColumn]):
             ]
         return Sum(encoder, Chain(encoder.width, tags), *models)
 
+    def search_ranges(
+        self, source: Input[Any, Any], settings: Settings
+    ) -> Mapping[str, tuple[float, float] | None]:
+        return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
+
     # ------------------------------------------------------------------ how good predictions are
 
     @property

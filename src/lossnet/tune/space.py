@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_type_hints
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from lossnet.settings import Settings, checked
-from lossnet.tasks import Task
+from lossnet.build import METHODS
+from lossnet.settings import Settings, all_settings, checked
+from lossnet.task import Task
 
 if TYPE_CHECKING:
     import optuna
 
 __all__ = ["Choice", "Dimension", "Range", "default_space", "parse"]
-
-#: methods with a task net or a noise net, which have dropout of their own
-_NETS = {"cross-entropy", "nce-energy", "infnet", "infnet-plus", "seal-static", "seal", "implicit"}
-#: methods in which the energy is a part of the task net's loss
-_TAUGHT = {"infnet", "infnet-plus", "seal-static", "seal", "implicit"}
-#: losses whose candidates are drawn
-_SAMPLED = {"nce", "ranking", "cd", "regression-s"}
 
 
 @dataclass(frozen=True)
@@ -81,54 +75,35 @@ Dimension = Range | Choice
 
 
 def default_space(method: str, loss: str, settings: Settings, task: Task) -> dict[str, Dimension]:
-    """The settings that matter most to a method and that it uses, with ranges around what is usual.
+    """Return the settings that matter most to a method and that it uses, with ranges around what is usual.
 
-    Ranges are widened where the settings that the search starts from lie outside of them.
+    Which ones these are is said by the method's spec and its loss, and their ranges by `Settings` or, for a
+    kind of output, by the task.  Ranges are widened to include the settings that the search starts from.
 
-    >>> from lossnet.tasks import LabelTask
-    >>> task = LabelTask.of_size(inputs=4, labels=3)
+    >>> from lossnet.task import Task
+    >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> list(default_space("cross-entropy", "none", Settings(), task))
     ['task_lr', 'weight_decay', 'task_dropout']
     >>> default_space("cross-entropy", "soft-f1", Settings(), task)["score_weight"]
     Range(low=0.09, high=9.0, log=True, whole=False)
     """
+    spec, known, special = METHODS[method], all_settings(), dict(task.search_ranges(settings))
+    names = spec.searched(loss)
+    if "energy" in spec.rates:
+        names |= {name for name in special if known[name].group == "energy"}
+    if weight := spec.score_weight(loss, settings, task.units):
+        names.add("score_weight")
+        special["score_weight"] = (float(f"{weight / 10:.6g}"), float(f"{weight * 10:.6g}"))
     space: dict[str, Range] = {}
-    masks = task.kind == "masks"
-    if method not in ("dvn", "crf"):
-        space["task_lr"] = Range(1e-4, 1e-2, log=True)
-    if method != "cross-entropy":
-        space["energy_lr"] = Range(1e-5, 1e-2, log=True)
-    space["weight_decay"] = Range(1e-6, 1e-1, log=True)
-    if method in _NETS and not (masks and settings.image_net == "fcn"):
-        space["task_dropout"] = Range(0.0, 0.6)
-    if method != "cross-entropy":
-        space["energy_dropout"] = Range(0.0, 0.6)
-    if method in _TAUGHT:
-        # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
-        space["energy_weight"] = Range(0.1, 1e3, log=True) if masks else Range(1e-3, 10.0, log=True)
-    if settings.score_weight:
-        space["score_weight"] = Range(settings.score_weight / 10, settings.score_weight * 10, log=True)
-    elif loss == "soft-f1":
-        space["score_weight"] = Range(round(0.03 * task.units, 6), round(3.0 * task.units, 6), log=True)
-    if method in ("infnet", "infnet-plus", "seal", "implicit"):
-        space["energy_steps"] = Range(max(1, settings.implicit_every), 12, log=True, whole=True)
-    if method in ("infnet", "infnet-plus", "seal", "seal-static", "implicit"):
-        space["task_steps"] = Range(1, 8, log=True, whole=True)
-    if loss in _SAMPLED:
-        space["samples"] = Range(5, 80, log=True, whole=True)
-    if loss == "regression-s":
-        space["perturb_std"] = Range(0.1, 3.0, log=True)
-    if method == "implicit":
-        space["implicit_weight"] = Range(1.0, 1e4, log=True)
-        space["implicit_cap"] = Range(0.5, 20.0, log=True)
-    if method == "infnet-plus":
-        space["perceptron_weight"] = Range(0.1, 10.0, log=True)
-    if method in ("spen", "dvn", "nce-energy") or (method == "seal-static" and loss != "nce"):
-        space["inference_lr"] = Range(5e-3, 5.0, log=True)
-        space["inference_steps"] = Range(5, 50, log=True, whole=True)
-    if task.kind == "tags" and settings.tag_models == "words" and method != "cross-entropy":
-        space["word_model_weight"] = Range(0.1, 10.0, log=True)
-    return {name: around.including(getattr(settings, name)) for name, around in space.items()}
+    for name, setting in known.items():
+        ends = special.get(name, setting.search)
+        if name in names and ends is not None:
+            around = Range(*ends, log=ends[0] > 0, whole=setting.type is int)
+            space[name] = around.including(getattr(settings, name))
+    if settings.implicit_every > 1 and "energy_steps" in space:  # the implicit term needs a step to be in
+        low, steps = settings.implicit_every, space["energy_steps"]
+        space["energy_steps"] = replace(steps, low=low, high=max(steps.high, low + 1))
+    return dict(space)
 
 
 def parse(text: str) -> tuple[str, Dimension]:
@@ -171,7 +146,7 @@ def _range(name: str, parts: list[str]) -> Range:
 def _value(name: str, text: str) -> Any:
     """A setting's value as its type has it; a ValueError if the setting has no such value."""
     value: Any = text
-    kind = get_type_hints(Settings).get(name)
+    kind = all_settings()[name].type if name in all_settings() else None
     if kind is bool and text in ("true", "false"):
         value = text == "true"
     elif kind is int:
