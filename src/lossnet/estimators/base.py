@@ -121,7 +121,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     history_: list[dict[str, Any]]
     n_iter_: int
     _trainer: Trainer | None
-    _double: tuple[Model, Model] | None
+    #: the fitted model and its copy in float64, once somebody has predicted
+    _double: list[Model]
 
     # ------------------------------------------------------------------ fitting
 
@@ -142,7 +143,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             loaded = self._loaded(train, valid)
             fitted = fit(run, loaded, None if weights is None else weights / weights.mean())
         self.model_, self.history_, self.n_iter_ = fitted.model, fitted.history, len(fitted.history)
-        self._trainer = self._double = None
+        self._trainer, self._double = None, []
         return self
 
     @staticmethod
@@ -165,7 +166,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 part = Weighted(part, torch.as_tensor(weights / weights.mean(), dtype=torch.float32))
             losses = trainer.pass_over(part)
         # Only now: what was refused leaves no model behind that has learned nothing.
-        self.model_, self._trainer, self._double = model, trainer, None
+        self.model_, self._trainer, self._double = model, trainer, []
         self.history_ = getattr(self, "history_", [])
         self.history_.append({"losses": losses})
         self.n_iter_ = len(self.history_)
@@ -234,10 +235,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model = self.model_
         if set(model.method.predictors) & set(model.task.own.names):
             return model
-        cached = getattr(self, "_double", None)
-        if cached is None or cached[0] is not model:
-            self._double = cached = (model, model.double())
-        return cached[1]
+        if not self._double or self._double[0] is not model:
+            self._double[:] = model, model.double()
+        return self._double[1]
 
     def _decoded(self, data: Examples) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
@@ -266,7 +266,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "model_" in state:
             state = {**state}
-            state["model_"] = Model.from_files(state["model_"], state.pop("_own", None))
+            state |= {"model_": Model.from_files(state["model_"], state.pop("_own", None)), "_double": []}
         super().__setstate__(state)
 
 
