@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
-from lossnet.loading import Loaded
+from lossnet.loading import Loaded, load_memory
 from lossnet.loading import load as load_data
 from lossnet.model import Model
 from lossnet.own import OwnParts
@@ -78,6 +79,9 @@ class Run:
         progress: show progress bars.
         track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
         own: a task net and an energy of your own.
+        optimizer: a class of optimizers, or a function of parameters and ``lr``; AdamW by default.
+        scheduler: makes a learning rate scheduler of an optimizer; by default rates are cut on plateaus.
+        callbacks: told of each epoch's history entry; one that returns True ends the stage.
     """
 
     data: str
@@ -98,10 +102,21 @@ class Run:
     progress: bool = True
     track: str | None = None
     own: OwnParts = field(default_factory=OwnParts)
+    optimizer: Callable[..., Optimizer] | None = None
+    scheduler: Callable[[Optimizer], Any] | None = None
+    callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] | None = None
 
 
-def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
+def train(run: Run, data: Any = None) -> dict[str, Any]:
     """Train, evaluate, write ``run.output`` and return the content of its ``result.json``.
+
+    ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
+    called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
+
+    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows
+      of 0 and 1, lists of tags or arrays of masks;
+    - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
+    - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
     Several processes train together, and the first one writes; see ``docs/parallel.md``.
 
@@ -111,6 +126,25 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     ('digits-pairs', 'cross-entropy', 0)
     >>> 0 < result["metrics"]["test"]["f1"] <= 1
     True
+
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> quick = {"method": "cross-entropy", "settings": Settings(epochs=1), "progress": False}
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> train(Run("signs", **quick), data=(X, X > 0))["split"]
+    'stratified(seed=0)'
+    >>> frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(positive=X[:, 0] > 0)
+    >>> train(Run("signs", labels=["positive"], **quick), data=frame)["dataset"]
+    'signs'
+    >>> sentences, tags = [["Ann", "left"], ["Bo", "saw", "Ann"]] * 9, [["N", "V"], ["N", "V", "N"]] * 9
+    >>> sorted(train(Run("names", **quick), data=(sentences, tags))["metrics"]["test"])
+    ['accuracy']
+    >>> images = np.random.default_rng(0).random((12, 8, 8))
+    >>> sorted(train(Run("bright", **quick), data=(images, images > 0.5))["metrics"]["test"])
+    ['iou', 'pixel_accuracy']
+    >>> from lossnet.data import MultiLabelData
+    >>> train(Run("signs", **quick), data=MultiLabelData.from_arrays(X, X > 0))["method"]
+    'cross-entropy'
     """
     return carry_out(run, data).result
 
@@ -123,7 +157,7 @@ class Outcome(NamedTuple):
     data: Loaded
 
 
-def carry_out(run: Run, data: Loaded | None = None) -> Outcome:
+def carry_out(run: Run, data: Any = None) -> Outcome:
     """Train as `train` does, and return the model and the data as well."""
     run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
@@ -134,10 +168,9 @@ def carry_out(run: Run, data: Loaded | None = None) -> Outcome:
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
-        if data is None:
-            data = read(run)
-        fitted = fit(run, data, follow=follow, processes=processes)
-        return Outcome(finish(run, data, fitted, processes), fitted.model, data)
+        loaded = read(run, data)
+        fitted = fit(run, loaded, follow=follow, processes=processes)
+        return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
 
 
 def check_folder(output: Path | str | None) -> None:
@@ -184,18 +217,19 @@ def settled(run: Run) -> tuple[str, str, Settings]:
     return run.method, run.loss, run.settings
 
 
-def read(run: Run) -> Loaded:
-    """The data that a run is to be made on."""
-    return load_data(
-        run.data,
-        data_dir=run.data_dir,
-        split=run.split,
-        labels=run.labels,
-        words=run.words,
-        progress=run.progress,
-        features=settled(run)[2].features or None,
-        embeddings=run.embeddings,
-    )
+def read(run: Run, data: Any = None) -> Loaded:
+    """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them."""
+    options: dict[str, Any] = {
+        "data_dir": run.data_dir,
+        "split": run.split,
+        "labels": run.labels,
+        "words": run.words,
+        "features": settled(run)[2].features or None,
+        "embeddings": run.embeddings,
+    }
+    if data is None:
+        return load_data(run.data, progress=run.progress, **options)
+    return load_memory(data, run.data, **options)
 
 
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
@@ -306,6 +340,9 @@ def trainer_of(
         model.method,
         lr=METHODS[names["method"]].learning_rates(settings),
         weight_decay=settings.weight_decay,
+        optimizer=run.optimizer,
+        scheduler=run.scheduler,
+        callbacks=run.callbacks or (),
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
         patience=settings.patience,
