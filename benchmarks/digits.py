@@ -47,7 +47,7 @@ def draw(path: Path, folders: dict[str, Path], count: int = 12) -> None:
     sheet["truth"] = [np.vstack(halves) for halves in zip(upper, truth, strict=True)]
     for title, folder in folders.items():
         model = load_model(folder)
-        lower = model.predict(data.test.x[rows], Threshold()).reshape(-1, 4, 8)
+        lower = model.predict(upper.reshape(len(rows), -1), Threshold()).reshape(-1, 4, 8)
         sheet[title] = [np.vstack(halves) for halves in zip(upper, lower, strict=True)]
     figure, axes = pyplot.subplots(
         len(sheet), count, figsize=(0.8 * count + 2, 0.95 * len(sheet)), squeeze=False

@@ -68,7 +68,9 @@ def run(output: Path, data_dir: Path | None, batches: int = 20, repeats: int = 5
 def training_data(data_dir: Path | None, rows: int) -> tuple[MultiLabelData, str]:
     """Rows of bibtex where it is at hand, else random ones of its shape and density; and which."""
     if find("bibtex", data_dir) is not None:
-        return load("bibtex", data_dir=data_dir, progress=False).train.take(np.arange(rows)), "bibtex"
+        train = load("bibtex", data_dir=data_dir, progress=False).train
+        assert isinstance(train, MultiLabelData)
+        return train.take(np.arange(rows)), "bibtex"
     generator = np.random.default_rng(0)
     x = sparse.random_array((rows, 1836), density=0.037, random_state=generator, format="csr")
     y = generator.random((rows, 159)) < 2.4 / 159

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.grid import Cell, publish, run_folder, run_grid
 from lossnet.analysis import mask_pull
-from lossnet.data import MaskData
+from lossnet.data import Crops, MaskData
 from lossnet.files import write_json
 from lossnet.loading import load
 from lossnet.model import load as load_model
@@ -111,11 +111,13 @@ def draw(path: Path, name: str, folders: dict[str, Path], data_dir: Path | None,
     models = {title: load_model(folder) for title, folder in folders.items()}
     masks = {title: model.predict_proba(images) for title, model in models.items()}
     first, *_, last = folders
+    views = models[last].task.views(models[last].settings)
+    assert views is None or isinstance(views, Crops)
     pull = mask_pull(
         load_energy(folders[last]),
         torch.from_numpy(shown.images),
         torch.from_numpy(masks[first]),
-        models[last].task.views(models[last].settings),
+        views,
     ).numpy()
     sheet: dict[str, NDArray[Any]] = {"image": images, "truth": shown.masks}
     sheet.update({title: mask >= 0.5 for title, mask in masks.items()})

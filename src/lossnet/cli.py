@@ -142,7 +142,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(message: str, status: int) -> int:
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     rank = launched_rank() or 0
     if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
@@ -157,7 +157,7 @@ def _train(options: Namespace) -> None:
     import torch
 
     from lossnet.run import train
-    from lossnet.training.distributed import launched_rank
+    from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
     if output is not None and options.resume and (output / "result.json").exists():
@@ -526,7 +526,12 @@ def _parser(description: str, examples: str = "", usage: str | None = None, **op
         pass
 
     return ArgumentParser(
-        description=description, epilog=examples, formatter_class=Help, usage=usage, **options
+        description=description,
+        epilog=examples,
+        formatter_class=Help,
+        usage=usage,
+        allow_abbrev=False,  # '_tune' looks for flags by their names
+        **options,
     )
 
 
@@ -536,7 +541,6 @@ def _assembled(parsers: dict[str, ArgumentParser]) -> ArgumentParser:
         "Train networks with a loss that is itself a network.",
         prog="lossnet",
         version=lossnet.__version__,
-        allow_abbrev=False,  # '_tune' looks for flags by their names
     )
     commands = parser.add_subcommands(required=True)
     for name, command in parsers.items():

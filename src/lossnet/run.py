@@ -31,7 +31,7 @@ from lossnet.own import OwnParts
 from lossnet.recipes import recipe_settings
 from lossnet.settings import Settings
 from lossnet.training import Trainer
-from lossnet.training.distributed import Processes, joined
+from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = [

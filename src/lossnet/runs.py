@@ -34,7 +34,7 @@ from lossnet.run import (
 )
 from lossnet.scores import headlines
 from lossnet.settings import Settings, checked
-from lossnet.training import NonFiniteLoss, fit_together, why_alone
+from lossnet.training import NonFiniteLoss, fit_together, stacking_blocker
 
 __all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
 
@@ -242,7 +242,7 @@ def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
         return "trackers follow one run at a time"
     if find_device(runs[0].device) == "cpu" and getattr(data.train.source, "is_sparse", False):
         return "a CPU is busy with a single run on sparse inputs"
-    return why_alone([trainer_of(new_model(run, data), run) for run in runs[:2]])
+    return stacking_blocker([trainer_of(new_model(run, data), run) for run in runs[:2]])
 
 
 def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str, Any] | NonFiniteLoss]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Tree", "tree_leaves", "tree_map"]
+__all__ = ["Tree", "first_leaf", "tree_leaves", "tree_map"]
 
 #: a tensor, or a tuple, list, mapping or named tuple of trees
-Tree = Any
+Tree: TypeAlias = Any
 
 
 def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
@@ -49,3 +49,16 @@ def tree_leaves(tree: Tree) -> Iterator[Tensor]:
     elif isinstance(tree, (tuple, list)):
         for value in tree:
             yield from tree_leaves(value)
+
+
+def first_leaf(tree: Tree) -> Tensor:
+    """Return a tree's first tensor, which says how many instances there are, and where they are.
+
+    >>> import torch
+    >>> first_leaf({"ids": torch.zeros(2, 3), "lengths": torch.ones(2)}).shape
+    torch.Size([2, 3])
+    """
+    leaf = next(tree_leaves(tree), None)
+    if leaf is None:
+        raise TypeError(f"inputs must be a tensor, or tuples, lists or mappings of tensors, not {tree!r:.60}")
+    return leaf

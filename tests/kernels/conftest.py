@@ -9,7 +9,7 @@ import torch
 from lossnet import kernels, spaces
 from lossnet.methods import implicit
 from lossnet.precision import products
-from lossnet.training import Trainer
+from lossnet.training.engines import Eager
 
 GPU = torch.cuda.is_available()
 INTERPRETER = find_spec("triton") is not None
@@ -80,7 +80,7 @@ def _interpret(monkeypatch):
         kernels, "_words_for", lambda *tensors: None if exact and exact[-1] else kernels._words.get()
     )
     monkeypatch.setattr(kernels, "several", lambda device: True)
-    monkeypatch.setattr(Trainer, "_has_words", property(lambda self: True))
+    monkeypatch.setattr(Eager, "has_keys", True)
 
 
 def _with_masks(access, place):

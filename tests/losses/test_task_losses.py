@@ -153,3 +153,21 @@ def test_padded_pixels_cost_nothing():
     mask = torch.tensor([[[1.0, 1.0, 0.0]] * 2])
     padded = Asymmetric()(Prediction(Mask(), logits, mask), truth)
     torch.testing.assert_close(padded, Asymmetric()(Prediction(Mask(), logits[..., :2]), truth[..., :2]))
+
+
+def test_each_term_may_have_weights_of_its_own():
+    weights = {"energy": torch.tensor([0.5, 2.0]), "score": torch.tensor([0.0, 3.0])}
+    of_energy, of_ce, of_score = parts()
+    expected = (of_energy * weights["energy"] + of_ce + of_score * weights["score"]).mean()
+    torch.testing.assert_close(TaskLoss(1, 1, 1)(prediction(), TRUTH, energy, weights), expected)
+
+
+def test_the_same_weights_for_all_terms_are_one_weight():
+    weight = torch.tensor([0.5, 2.0])
+    loss = TaskLoss(2, 3, 4)
+    same = loss(prediction(), TRUTH, energy, dict.fromkeys(("energy", "ce", "score"), weight))
+    torch.testing.assert_close(same, loss(prediction(), TRUTH, energy, weight))
+
+
+def test_without_a_truth_the_energy_remains():
+    torch.testing.assert_close(TaskLoss(2, 3, 4)(prediction(), None, energy), 2 * parts()[0].mean())

@@ -6,6 +6,7 @@ from collections.abc import Sized
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 
 from lossnet.build import METHODS, build
@@ -16,8 +17,8 @@ from lossnet.methods import DVN, SEAL, CrossEntropy, InfNet, NCEEnergy
 from lossnet.scores import Accuracy, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Tags
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
+from lossnet.training.engines import Eager
 
 SMALL = Settings(
     task_hidden=8,
@@ -73,18 +74,12 @@ def test_the_grid_is_the_designs():
     assert {"soft-f1", "asymmetric"} <= set(METHODS["cross-entropy"].losses)
 
 
-class Spy(Trainer):
-    """Keeps copies of the weights before each stage and at the end."""
+class Spy(Eager):
+    """Keeps copies of the weights before each stage."""
 
-    def _prepare(self, stage, saved):
-        super()._prepare(stage, saved)
-        self.log.append((stage.name, weights(self.method)))
-
-    def fit(self, *arguments):
-        self.log = []
-        history = super().fit(*arguments)
-        self.log.append(("end", weights(self.method)))
-        return history
+    def begin(self, jobs, numbers, train):
+        super().begin(jobs, numbers, train)
+        self.log = [*getattr(self, "log", []), weights(jobs[0].method)]
 
 
 def parts(snapshot, network):
@@ -103,9 +98,9 @@ def parts(snapshot, network):
 )
 def test_the_last_stage_leaves_the_other_network_bitwise_alone(make_data, method, loss, frozen, trained):
     built = build(method, loss, SMALL, LabelTask.of_size(6, 4))
-    spy = Spy(built, max_epochs=2, progress=False, batch_size=16)
-    spy.fit(make_data(40), make_data(20, seed=1))
-    first, last, end = spy.log[0][1], spy.log[-2][1], spy.log[-1][1]
+    spy = Spy(torch.device("cpu"))
+    trainer(built, max_epochs=2, engine=spy).fit(make_data(40), make_data(20, seed=1))
+    first, last, end = spy.log[0], spy.log[-1], weights(built)
     assert not identical(parts(first, frozen), parts(last, frozen)), "it is trained before"
     assert identical(parts(last, frozen), parts(end, frozen)), "and frozen then"
     assert not identical(parts(last, trained), parts(end, trained))

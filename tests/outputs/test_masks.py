@@ -74,7 +74,18 @@ def test_a_trained_model_beats_guessing_and_comes_back_from_its_folder(archive, 
 
 def test_the_command_line_trains_evaluates_and_writes_masks(archive, tmp_path, capsys):
     run, out, answer = tmp_path / "run", tmp_path / "out", tmp_path / "answer.json"
-    flags = ["--crop", "8", "--image-net", "unet", "--image-width", "4", "--epochs", "1", "--quiet", "--no-report"]
+    flags = [
+        "--crop",
+        "8",
+        "--image-net",
+        "unet",
+        "--image-width",
+        "4",
+        "--epochs",
+        "1",
+        "--quiet",
+        "--no-report",
+    ]
     command = ["train", str(archive), "--method", "cross-entropy", "--loss", "dice", "--output", str(run)]
     assert main([*command, *flags, "--device", "cpu"]) == 0
     assert main(["evaluate", str(run), str(archive), "--output", str(answer)]) == 0

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from scipy import sparse
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData, SparseData, Weighted
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 
 METHODS = [("cross-entropy", "soft-f1"), ("seal", "nce"), ("implicit", "nce"), ("dvn", "regression")]

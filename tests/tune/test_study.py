@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from lossnet.tasks import LabelTask
 
 import lossnet
 from lossnet import cli
 from lossnet.cli import main
 from lossnet.recipes import read_recipe
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss
 from lossnet.tune import Choice, Found, Range, Search, default_space, search, study
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.spaces import Batch
+from lossnet.spaces import Batch, Weights
+from lossnet.trees import first_leaf, tree_map
 
 __all__ = [
     "Arranged",
@@ -220,13 +221,15 @@ class Resident(Source, Target):
 class Weighted:
     """Any data set with the weights ``(n,)`` of its instances in losses; they should average 1.
 
+    A mapping has weights for each term of the task loss; see `lossnet.spaces.Batch`.
+
     >>> from lossnet.data import MultiLabelData
     >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
     >>> Weighted(data, torch.tensor([0.5, 1.5])).batch(torch.tensor([1])).weight
     tensor([1.5000])
     """
 
-    def __init__(self, data: Dataset, weights: Tensor) -> None:
+    def __init__(self, data: Dataset, weights: Weights) -> None:
         self.data, self.weights = data, weights
 
     def __len__(self) -> int:
@@ -238,8 +241,14 @@ class Weighted:
 
     def batch(self, indices: Tensor) -> Batch:
         """Return the rows ``indices`` with their weights."""
-        weights = self.weights.to(indices.device).index_select(0, indices)
-        return self.data.batch(indices)._replace(weight=weights)
+        batch = self.data.batch(indices)
+        device = first_leaf(batch.x).device
+
+        def chosen(weights: Tensor) -> Tensor:
+            own = weights.to(indices.device).index_select(0, indices)
+            return own.to(device, non_blocking=True)
+
+        return batch._replace(weight=tree_map(chosen, self.weights))
 
 
 def concatenated(parts: Sequence[Examples]) -> Examples:

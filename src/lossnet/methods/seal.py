@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,9 @@ class SEAL(TaskNetMethod):
     """
 
     stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = tuple(
+        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
+    )
 
     def __init__(
         self,
@@ -87,13 +90,13 @@ class SEAL(TaskNetMethod):
         self,
         batch: Batch,
         task_loss: TaskLoss,
-        judge: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
+        objective: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
     ) -> Iterator[Update]:
-        """The task net's steps against the energy as it is, or what ``judge`` makes of energy and truth."""
+        """Take the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
         with torch.no_grad():
             energy: EnergyFunction = self.energy.at(batch.x)
-        if judge is not None:
-            energy = judge(energy, batch.y)
+        if objective is not None:
+            energy = objective(energy, batch.y)
         for _ in range(self.task_steps):
             with self.energy.frozen(but=self.task_net.parameters()):
                 loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,21 +18,22 @@ class Views(Protocol):
     """How inputs are seen where a network does not see them as a whole."""
 
     def training(self, dataset: Dataset) -> Dataset:
-        """The same instances, each seen through a random view."""
+        """Return the same instances, each seen through a random view."""
 
     def averaged(self, predict: Predict) -> Predict:
-        """Predictions for whole inputs from those for views."""
+        """Return predictions for whole inputs from those for views."""
 
     def quick(self, predict: Predict) -> Predict:
-        """The same from few views, for validation between epochs."""
+        """Return the same from few views, for validation between epochs."""
 
 
 def predict(
     model: Predict, data: Dataset, device: torch.device | str = "cpu", batch_size: int = 512
-) -> tuple[Tensor, Tensor | None]:
-    """Relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
+) -> tuple[Tensor, Any]:
+    """Return relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
 
-    ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.
+    ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.  The truth
+    is None where data have no labels.
     """
     relaxed, truth = [], []
     with torch.no_grad():
@@ -40,17 +41,17 @@ def predict(
             batch = data.batch(rows).to(device)
             relaxed.append(model(batch.x, batch.mask))
             truth.append(batch.y)
-    return _stack(relaxed), None if None in truth[:1] else _stack(truth)
+    return _stack(relaxed), None if any(y is None for y in truth) else _stack(truth)
 
 
 def are_sets(data: Dataset, device: torch.device) -> bool:
     """Whether the truth of all instances is made of ones and zeros."""
     batches = (data.batch(rows).y for rows in torch.arange(len(data), device=device).split(4096))
-    return all(bool(((y == 0) | (y == 1)).all()) for y in batches)
+    return all(y is not None and bool(((y == 0) | (y == 1)).all()) for y in batches)
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    """Concatenates along the first axis; events that differ in size are padded with zeros."""
+    """Concatenate along the first axis; events that differ in size are padded with zeros."""
     if len({part.shape[1:] for part in parts}) == 1:
         return torch.cat(parts)
     sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].dim())]

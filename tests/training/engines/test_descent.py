@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from lossnet.training.descent import descend, norm_of, step
+from lossnet.training.engines.descent import descend, norm_of, step
 
 
 def networks(dtype):

@@ -1,25 +1,37 @@
-"""One step of AdamW along clipped gradients."""
+"""One step of an optimizer along clipped gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from lossnet import kernels
 from lossnet.sparse import squared_norm
 
-__all__ = ["begun", "descend", "excess", "has_kernel", "laid_out_as", "norm_of", "step"]
+__all__ = [
+    "begun",
+    "descend",
+    "excess",
+    "has_kernel",
+    "laid_out_as",
+    "norm_of",
+    "ordered",
+    "parameters_of",
+    "step",
+]
 
 #: networks with more tensors, or more numbers, keep a GPU busy with torch's own step
 _TENSORS, _NUMBERS = 16, 1 << 22
 
 
-def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
-    """A step along gradients of at most the norm ``clip``; returns their norm before that, ``()``.
+def descend(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+    """Take a step along gradients of at most the norm ``clip``; return their norm before that, ``()``.
 
     ``gradients`` are of the optimizer's parameters, in their order; they may be scaled in place.
 
@@ -31,7 +43,7 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
     tensor([-0.1000,  0.1000])
     """
     present = [gradient for gradient in gradients if gradient is not None]
-    if has_kernel(present):
+    if has_kernel([optimizer], present):
         return _in_two_kernels(optimizer, gradients, clip)
     norm = norm_of(present)
     if norm.device.type != "cpu" or norm > clip:
@@ -40,22 +52,37 @@ def descend(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], cl
     return norm
 
 
-def has_kernel(tensors: Sequence[Tensor]) -> bool:
-    """Whether `lossnet.kernels` takes the step along gradients like these, of one network.
+def has_kernel(optimizers: Sequence[Optimizer], tensors: Sequence[Tensor]) -> bool:
+    """Whether `lossnet.kernels` takes these optimizers' steps along gradients like these, of one network.
 
-    >>> has_kernel([torch.zeros(3)])  # on a GPU only
+    >>> weight = torch.zeros(3, requires_grad=True)
+    >>> has_kernel([torch.optim.AdamW([weight])], [weight])  # on a GPU only
     False
     """
     return (
-        0 < len(tensors) <= _TENSORS
+        all(map(_is_plain, optimizers))
+        and len({str([group[key] for key in ("betas", "eps")]) for group in map(_group, optimizers)}) == 1
+        and 0 < len(tensors) <= _TENSORS
         and all(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
         and sum(tensor.numel() for tensor in tensors) <= _NUMBERS
         and kernels.works(tensors[0].device)
     )
 
 
+def _is_plain(optimizer: Optimizer) -> bool:
+    """Whether this is AdamW as the kernels have it."""
+    if type(optimizer) is not torch.optim.AdamW or len(optimizer.param_groups) > 1:
+        return False
+    return not (_group(optimizer)["amsgrad"] or _group(optimizer)["maximize"])
+
+
+def _group(optimizer: Optimizer) -> dict[str, Any]:
+    group: dict[str, Any] = optimizer.param_groups[0]
+    return group
+
+
 def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
-    """How many times as long as ``clip`` gradients are, at least 1, as torch's clipping has it.
+    """Return how many times as long as ``clip`` gradients are, at least 1, as torch's clipping has it.
 
     >>> excess(torch.tensor([1.0, 4.0]), 2.0)
     tensor([1.0000, 2.0000])
@@ -64,39 +91,37 @@ def excess(norm: Tensor, clip: Tensor | float) -> Tensor:
 
 
 def norm_of(gradients: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all gradients together, ``()``."""
+    """Return the Euclidean norm of all gradients together, ``()``."""
     if not gradients or gradients[0].device.type != "cpu":
         return get_total_norm(gradients)
     return torch.stack([squared_norm(gradient) for gradient in gradients]).sum().sqrt()
 
 
-def step(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]) -> None:
-    """What the fused ``optimizer.step()`` does, of parameters on one device and of one type."""
-    (group,) = optimizer.param_groups
-    parameters, present, firsts, seconds, steps = _used(optimizer, gradients)
-    if not parameters:
-        return
-    with torch.no_grad():
-        torch._foreach_add_(steps, 1)
-        torch._fused_adamw_(
-            parameters,
-            present,
-            firsts,
-            seconds,
-            [],
-            steps,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
+def step(optimizer: Optimizer, gradients: Sequence[Tensor | None]) -> None:
+    """Take the optimizer's step along gradients of its parameters, in their order."""
+    parameters = parameters_of(optimizer)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
+    optimizer.step()
+    for parameter in parameters:
+        parameter.grad = None
 
 
-def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
-    """What the optimizer remembers of a parameter, as fused AdamW begins with it where it is new."""
+def ordered(
+    optimizer: Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor | None]
+) -> list[Tensor | None]:
+    """Return gradients of parameters in the order of the optimizer's, which may have fewer."""
+    known = dict(zip(parameters, gradients, strict=True))
+    return [known[parameter] for parameter in parameters_of(optimizer)]
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return an optimizer's parameters, group after group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def begun(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return what AdamW remembers of a parameter, as its fused step begins with it where it is new."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -106,9 +131,9 @@ def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
 
 
 def _used(
-    optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]
+    optimizer: Optimizer, gradients: Sequence[Tensor | None]
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-    """Parameters that have a gradient, the gradients, their first and second moments, and their steps."""
+    """Return parameters that have a gradient, the gradients, their first and second moments, and steps."""
     (group,) = optimizer.param_groups
     pairs = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     states = [begun(optimizer, parameter) for parameter, _ in pairs]
@@ -121,7 +146,7 @@ def _used(
     )
 
 
-def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+def _in_two_kernels(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
     from lossnet.kernels import adamw  # only where there is Triton
 
     (group,) = optimizer.param_groups
@@ -138,12 +163,12 @@ def _in_two_kernels(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | N
 
 @cache
 def _constant(value: float, device: torch.device) -> Tensor:
-    """A number ``(1,)`` on a device, made once: while a graph is captured, nothing is copied there."""
+    """Return a number ``(1,)`` on a device, made once: while a graph is captured, nothing is copied there."""
     return torch.tensor([value], device=device)
 
 
 def laid_out_as(parameter: Tensor, values: Tensor) -> Tensor:
-    """A gradient or moment with its parameter's order of numbers in memory, all that a fused step looks at.
+    """Return a gradient or moment with its parameter's order of numbers in memory, as fused steps want it.
 
     A convolution of inputs in another order, such as ``torch.channels_last``, has gradients in that order.
     """

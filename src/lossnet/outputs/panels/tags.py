@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from lossnet.analysis import (
     Pair,
@@ -18,15 +17,14 @@ from lossnet.analysis import (
     span_kind_scores,
     tag_scores,
 )
-from lossnet.data import Lexicon, Sentences
-from lossnet.model import load_energy
-from lossnet.report.evidence import Evidence, Output, Section, Tell
-from lossnet.report.learned import heat_maps, pair_table
+from lossnet.data import Examples, Sentences, TagColumn
+from lossnet.outputs import Tags
+from lossnet.outputs.panels.learned import heat_maps, pair_table
+from lossnet.outputs.panels.scores import score_table
+from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Markup, join, tag
-from lossnet.report.scores import score_table
 from lossnet.report.tables import Cell, missing, table, with_sign
 from lossnet.spans import find_spans
-from lossnet.tasks import TagTask
 
 __all__ = ["sections"]
 
@@ -39,51 +37,49 @@ COLOURS = 7
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
-    """What the energy learned, each kind of span if tags mark any, each tag, and examples."""
-    lexicon = _lexicon(evidence)
-    tell(f"asking the energy about {len(lexicon.tags)} tags")
-    found = [Section("What the energy learned", _learned(evidence))]
-    if lexicon.scheme:
-        found.append(Section("Spans", _span_table(evidence)))
-    found.append(Section("Tags", join(_tag_table(evidence), _confusions(evidence))))
-    return [*found, Section("Examples", _examples(evidence))]
+    """Return what the energy learned, each kind of span if tags mark any, each tag, and examples."""
+    tell(f"asking the energy about {len(_names(evidence))} tags")
+    parts = [Section("What the energy learned", _learned(evidence))]
+    if _marks_spans(evidence):
+        parts.append(Section("Spans", _span_table(evidence)))
+    parts.append(Section("Tags", join(_tag_table(evidence), _confusions(evidence))))
+    return [*parts, Section("Examples", _examples(evidence))]
 
 
-def _lexicon(evidence: Evidence) -> Lexicon:
-    task = evidence.subject.model.task
-    assert isinstance(task, TagTask)
-    return task.lexicon
+def _names(evidence: Evidence) -> tuple[str, ...]:
+    return evidence.subject.model.label_names
 
 
-def _sentences(data: object) -> Sentences:
-    assert isinstance(data, Sentences)
-    return data
+def _marks_spans(evidence: Evidence) -> bool:
+    output = evidence.subject.model.task.output
+    assert isinstance(output, Tags)
+    return output.tag_set.scheme is not None
 
 
-def _true_tags(data: object) -> tuple[tuple[str, ...], ...]:
-    tags = _sentences(data).tags
-    assert tags is not None
-    return tags
+def _tokens(data: Examples) -> Sequence[Sequence[str]]:
+    assert isinstance(data.source, Sentences)
+    return data.source.tokens
 
 
-def _chosen(output: Output) -> Tensor:
-    return output.model.task.decoder(output.model.threshold)(output.relaxed)
+def _true_tags(data: Examples) -> Sequence[Sequence[str]]:
+    assert isinstance(data.target, TagColumn)
+    return data.target.tags
 
 
-def _chosen_tags(evidence: Evidence, output: Output) -> list[list[str]]:
+def _chosen_tags(evidence: Evidence, output: RunOutput) -> list[list[str]]:
     """The names of predicted tags, sentence by sentence."""
-    names, tokens = _lexicon(evidence).tags, _sentences(evidence.rows).tokens
-    rows = _chosen(output).argmax(-1).tolist()
-    return [[names[n] for n in row[: len(words)]] for row, words in zip(rows, tokens, strict=True)]
+    names, rows = _names(evidence), output.chosen().argmax(-1).tolist()
+    sentences = zip(rows, _tokens(evidence.rows), strict=True)
+    return [[names[number] for number in row[: len(tokens)]] for row, tokens in sentences]
 
 
 # ---------------------------------------------------------------- the energy
 
 
 def _learned(evidence: Evidence) -> Markup:
-    names = _lexicon(evidence).tags
+    names = _names(evidence)
     try:
-        energy = load_energy(evidence.subject.run.folder)
+        energy = evidence.subject.energy()
         counts = count_transitions(_true_tags(evidence.data.train), names)
     except ValueError as error:  # no energy, or other training data under the same name
         return missing(f"Nothing to show: {error}.")
@@ -91,7 +87,7 @@ def _learned(evidence: Evidence) -> Markup:
     batch = evidence.batch(numbers)
     assert batch.mask is not None
     curvature = -cross_hessian(energy, batch.x, evidence.subject.relaxed[numbers], batch.mask, ASKED)
-    found = Transitions(curvature, counts)
+    transitions = Transitions(curvature, counts)
     return join(
         tag(
             "p",
@@ -100,26 +96,26 @@ def _learned(evidence: Evidence) -> Markup:
             f"predictions, seed {evidence.subject.run.seed}, less the means of rows and columns, which are "
             "about one tag alone. Beside it, how much more often than by chance one tag follows another in "
             "the training data, as a logarithm. Over all pairs of tags the two have a correlation of ",
-            tag("b", with_sign(found.correlation)),
+            tag("b", with_sign(transitions.correlation)),
             ".",
         ),
-        _maps(found, names, in_order=bool(_lexicon(evidence).scheme)),
+        _maps(transitions, names, in_order=_marks_spans(evidence)),
         tag(
             "div",
-            _pairs("Wanted in a row", found.strongest(PAIRS), names),
-            _pairs("Kept apart", found.strongest(PAIRS, wanted=False), names),
+            _pairs("Wanted in a row", transitions.strongest(PAIRS), names),
+            _pairs("Kept apart", transitions.strongest(PAIRS, wanted=False), names),
             class_="columns",
         ),
     )
 
 
-def _maps(found: Transitions, names: Sequence[str], in_order: bool) -> Markup:
+def _maps(transitions: Transitions, names: Sequence[str], in_order: bool) -> Markup:
     """Both matrices; tags that mark spans keep their order, others are sorted by frequency."""
-    frequency = found.counts.sum(0) + found.counts.sum(1)
+    frequency = transitions.counts.sum(0) + transitions.counts.sum(1)
     order = torch.argsort(frequency, descending=True, stable=True)[:LARGEST_MAP]
     order = order.sort().values if in_order else order
     shown = [names[i] for i in order.tolist()]
-    maps = {"learned: −∂²E/∂yₜ∂yₜ₊₁": found.learned, "in the data: log-odds": found.association}
+    maps = {"learned: −∂²E/∂yₜ∂yₜ₊₁": transitions.learned, "in the data: log-odds": transitions.association}
     note = "Rows are the first of two tags, columns the next. Orange is positive, blue negative."
     if len(order) < len(names):
         note += f" The {len(order)} most frequent of {len(names)} tags."
@@ -136,7 +132,7 @@ def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
 
 
 def _span_table(evidence: Evidence) -> Markup:
-    kinds = sorted({tag.partition("-")[2] for tag in _lexicon(evidence).tags} - {""})
+    kinds = sorted({tag.partition("-")[2] for tag in _names(evidence)} - {""})
     truth = _true_tags(evidence.rows)
     counts = Counter(span.kind for tags in truth for span in find_spans(tags))
     return score_table(
@@ -153,30 +149,30 @@ def _tag_table(evidence: Evidence) -> Markup:
     return score_table(
         evidence,
         "tag",
-        _lexicon(evidence).tags,
+        _names(evidence),
         evidence.truth.sum((0, 1)).tolist(),
-        lambda output: tag_scores(_chosen(output), evidence.truth),
+        lambda output: tag_scores(output.chosen(), evidence.truth),
         "counted over tokens.",
     )
 
 
 def _confusions(evidence: Evidence) -> Markup:
-    names, title = _lexicon(evidence).tags, evidence.comparison.subject.title
+    names, title = _names(evidence), evidence.comparison.subject.title
     subject, baseline = evidence.subject, evidence.baseline
-    found = confusions(_chosen(subject), evidence.truth, CONFUSIONS)
-    if not found:
+    frequent = confusions(subject.chosen(), evidence.truth, CONFUSIONS)
+    if not frequent:
         return Markup("")
     words: dict[tuple[str, str], Counter[str]] = {}
     predicted = _chosen_tags(evidence, subject)
-    for sentence in zip(_sentences(evidence.rows).tokens, _true_tags(evidence.rows), predicted, strict=True):
+    for sentence in zip(_tokens(evidence.rows), _true_tags(evidence.rows), predicted, strict=True):
         for word, true, mine in zip(*sentence, strict=True):
             words.setdefault((true, mine), Counter())[word] += 1
     others = {}
     if baseline is not None:
-        every = confusions(_chosen(baseline), evidence.truth, len(names) ** 2)
+        every = confusions(baseline.chosen(), evidence.truth, len(names) ** 2)
         others = {(one.true, one.predicted): one.tokens for one in every}
     rows = []
-    for one in found:
+    for one in frequent:
         pair = names[one.true], names[one.predicted]
         cells = [Cell(" → ".join(pair)), Cell(str(one.tokens)), Cell(f"{100 * one.share:.1f}\u00a0%")]
         if baseline is not None:
@@ -201,8 +197,8 @@ def _examples(evidence: Evidence) -> Markup:
     groups = evidence.comparison.shown
     predicted = [_chosen_tags(evidence, evidence.outputs[group.title][0]) for group in groups]
     letters = ["A", "B"] if len(groups) > 1 else [""]
-    palette = _Palette.of(_true_tags(evidence.data.train), bool(_lexicon(evidence).scheme))
-    tokens, truth = _sentences(evidence.rows).tokens, _true_tags(evidence.rows)
+    palette = _Palette.of(_true_tags(evidence.data.train), _marks_spans(evidence))
+    tokens, truth = _tokens(evidence.rows), _true_tags(evidence.rows)
     cards = []
     for number in evidence.spaced(EXAMPLES).tolist():
         said = [tags[number] for tags in predicted]

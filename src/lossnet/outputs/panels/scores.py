@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from lossnet.analysis import LabelScores
-from lossnet.report.evidence import Evidence, Output
+from lossnet.report.evidence import Evidence, RunOutput
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.tables import Cell, sortable, with_sign
 
@@ -20,10 +20,10 @@ def score_table(
     what: str,
     names: Sequence[str],
     counts: Sequence[float],
-    scores: Callable[[Output], LabelScores],
+    scores: Callable[[RunOutput], LabelScores],
     note: str,
 ) -> Markup:
-    """A table to sort and filter with a row for each of ``names``.
+    """Return a table to sort and filter with a row for each of ``names``.
 
     ``what`` these are is one word; ``counts`` is how often they are true, and ``scores`` are those of one
     seed, which are averaged.
@@ -55,8 +55,8 @@ def score_table(
     )
 
 
-def _mean(found: Sequence[LabelScores]) -> LabelScores:
-    return LabelScores(*(torch.stack(part).nanmean(0) for part in zip(*found, strict=True)))
+def _mean(seeds: Sequence[LabelScores]) -> LabelScores:
+    return LabelScores(*(torch.stack(part).nanmean(0) for part in zip(*seeds, strict=True)))
 
 
 def _points(value: float) -> Cell:

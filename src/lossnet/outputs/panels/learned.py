@@ -16,7 +16,7 @@ __all__ = ["heat_maps", "pair_table"]
 
 
 def heat_maps(maps: Mapping[str, NDArray[Any]], names: Sequence[str], note: str) -> Markup:
-    """Matrices ``(n, n)`` under their titles, side by side; no names where they are too many to read."""
+    """Return matrices ``(n, n)`` side by side under their titles; no names if there are too many."""
     figures = [
         tag("figure", tag("figcaption", title), heat_map(matrix, title, names))
         for title, matrix in maps.items()
@@ -27,7 +27,7 @@ def heat_maps(maps: Mapping[str, NDArray[Any]], names: Sequence[str], note: str)
 def pair_table(
     title: str, pairs: Sequence[Pair], names: Sequence[str], between: str, heading: Sequence[str]
 ) -> Markup:
-    """Pairs by their names, what was learned of them, and what the data have, under a title."""
+    """Return pairs by their names, what was learned of them, and what the data have, under a title."""
     rows = [
         [
             Cell(f"{names[pair.first]} {between} {names[pair.second]}"),
