@@ -124,7 +124,16 @@ def test_without_test_rows_there_are_no_test_metrics(digits):
     assert set(result["metrics"]) == {"valid"}
 
 
-def test_learning_rates_go_to_their_networks(digits, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "rates"),
+    [
+        ("seal", {"energy": 0.5, "task_net": 0.25}),
+        ("nce-energy", {"energy": 0.5, "noise_net": 0.25}),
+        ("spen", {"energy": 0.5, "local energy": 0.25}),
+        ("infnet-plus", {"energy": 0.5, "task_net": 0.25, "cost_net": 0.25}),
+    ],
+)
+def test_learning_rates_go_to_their_networks(digits, monkeypatch, method, rates):
     seen = {}
 
     class Stop(Exception):  # noqa: N818
@@ -139,8 +148,8 @@ def test_learning_rates_go_to_their_networks(digits, monkeypatch):
         SMALL, energy_lr=0.5, task_lr=0.25, clip=3.0, patience=7, weight_decay=0.125
     )
     with pytest.raises(Stop):
-        train(quick(settings=settings, seed=9), digits)
-    assert seen["lr"] == {"task_net": 0.25, "energy": 0.5}
+        train(quick(method=method, settings=settings, seed=9), digits)
+    assert seen["lr"] == rates
     wanted = {"clip": 3.0, "patience": 7, "weight_decay": 0.125, "seed": 9, "batch_size": 100}
     assert wanted.items() <= seen.items()
 

@@ -167,7 +167,8 @@ class Words(Input[Sentences, Sentence]):
     # ------------------------------------------------------------------ files
 
     def streams(self, path: str | PathLike[str]) -> bool:
-        return Path(path).is_file() and (bool(find_parts(path)) or is_table(path))
+        path = Path(path)
+        return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
 
     def stream(
         self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False

@@ -6,21 +6,21 @@ import json
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import TagTask, restore, task_of
-from lossnet.tasks.tags import tokenise
 
 from lossnet.build import METHODS, build
 from lossnet.cli import main
-from lossnet.data import load
-from lossnet.data.errors import DataError
+from lossnet.data import DataError
 from lossnet.energies import Chain, TagLM
+from lossnet.loading import load
 from lossnet.methods import InfNetPlus, Separated, Shared, Stacked
-from lossnet.model import Model, ModelError
+from lossnet.model import ModelError
 from lossnet.model import load as load_model
+from lossnet.outputs import Tags
 from lossnet.run import Run, train
-from lossnet.scores import L1, main_metric, metrics
+from lossnet.scores import TokenCost, main_metric, metrics
 from lossnet.settings import Settings
-from lossnet.spaces import Tags
+from lossnet.spaces import Tags as TagSpace
+from lossnet.task import Task
 
 QUICK = Settings(
     epochs=1, batch_size=8, samples=2, inference_steps=2, task_hidden=6, energy_hidden=6, implicit_weight=1.0,
@@ -69,7 +69,7 @@ def run(folder, *names, settings=QUICK, **options):
 
 @pytest.mark.parametrize(
     ("method", "loss"),
-    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, Tags(2))],
+    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, TagSpace(2))],
 )
 def test_every_method_trains_on_tags(folder, method, loss):
     result = run(folder, method, loss)
@@ -85,10 +85,10 @@ def test_a_trained_model_finds_names_and_comes_back_from_its_folder(folder, vect
     result = run(folder, *names, settings=settings, output=tmp_path, embeddings=[vectors])
     assert result["metrics"]["test"]["span_f1"] > 0.9
     model, data = load_model(tmp_path), load(folder, features="case,column2,characters", embeddings=[vectors])
-    assert model.task.lexicon == data.train.lexicon
+    assert model.task.input.lexicon == data.task.input.lexicon
     relaxed, truth = model.probabilities(data.test)
-    assert model.task.measure(relaxed, truth, 0.5) == pytest.approx(result["metrics"]["test"])
-    decoded = model.predict(data.test)
+    assert model.task.output.meter(0.5).measure(relaxed, truth) == pytest.approx(result["metrics"]["test"])
+    decoded = model.predict(data.test.source)
     assert decoded.shape == truth.shape
     assert (decoded.sum(-1) == truth.numpy().sum(-1)).all()
 
@@ -100,8 +100,8 @@ def test_texts_are_tagged_as_tokens(folder, tmp_path):
     wanted = [("Ann", "I-PER"), ("Lee", "I-PER"), ("saw", "O"), ("Rome", "I-LOC"), (".", "O")]
     assert model.tag(["Ann Lee saw Rome.", "Bo left Oslo"])[0] == wanted
     assert model.tag([["Ann", "Lee", "saw", "Rome", "."]]) == [wanted]
-    with pytest.raises(TypeError, match="predicts tags, not sets of labels"):
-        _ = model.label_names
+    assert model.label_names == model.task.output.names
+    assert model.feature_names == ()
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,13 @@ def test_texts_are_tagged_as_tokens(folder, tmp_path):
     ],
 )
 def test_spans_are_marked_as_the_files_did_and_pieces_left_out(folder, scheme, expected):
-    task = task_of(load(folder))
-    task = dataclasses.replace(task, lexicon=dataclasses.replace(task.lexicon, scheme=scheme))
-    names = task.lexicon.tags
+    task = load(folder).task
+    output = Tags(dataclasses.replace(task.output.tag_set, scheme=scheme))
+    names = output.names
     said = [names.index(tag) for tag in ["B-PER", "E-PER", "S-PER", "O", "E-LOC", "I-PER", "O", "O"]]
     relaxed = torch.eye(len(names))[torch.tensor([said])]
-    ((*tagged,),) = task.named(relaxed, task.inputs([list("abcdef")]))
+    decoded = output.decoder(None, 0.5)(relaxed)
+    ((*tagged,),) = output.named(decoded, task.read([list("abcdef")]).source)
     assert [token for token, _ in tagged] == list("abcdef")
     assert " ".join(tag for _, tag in tagged) == expected
 
@@ -127,6 +128,7 @@ def test_spans_are_marked_as_the_files_did_and_pieces_left_out(folder, scheme, e
 def test_the_command_line_trains_evaluates_and_tags(folder, tmp_path, capsys):
     out, answer = tmp_path / "run", tmp_path / "answer.json"
     flags = ["--epochs", "20", "--task-lr", "0.02", "--task-hidden", "6", "--quiet", "--device", "cpu"]
+    flags += ["--no-report"]
     command = ["train", str(folder), "--method", "infnet-plus", "--features", "column2", "--output", str(out)]
     assert main([*command, *flags, "--energy-hidden", "6"]) == 0
     assert main(["train", str(folder), *command[2:4], *flags, "--output", str(tmp_path / "words")]) == 0
@@ -151,14 +153,14 @@ def test_the_command_line_trains_evaluates_and_tags(folder, tmp_path, capsys):
     assert main(["predict", str(out), str(columns)]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("-PER")
     assert main(["predict", str(out)]) == 2
-    assert "give sentences" in capsys.readouterr().err
+    assert "give a file to predict for, or --text" in capsys.readouterr().err
     columns.write_text("Ann\nsaw\n")
     assert main(["predict", str(out), str(columns)]) == 2
     assert "words and then column2" in capsys.readouterr().err
 
 
 def test_settings_choose_networks_and_energies(folder):
-    task = task_of(load(folder, features="case,characters"))
+    task = load(folder, features="case,characters").task
     net = task.task_net(Settings(task_hidden=5, task_dropout=0.3))
     assert net.encoder.width == 10
     assert net.encoder.dropout.p == 0.3
@@ -177,37 +179,24 @@ def test_settings_choose_networks_and_energies(folder):
         assert isinstance(method, InfNetPlus)
         assert type(method.cost_net) is kind
         assert (method.task_steps, method.weight, method.truncated) == (5, 0.3, True)
-        assert isinstance(method.loss.score, L1)
+        assert isinstance(method.loss.score, TokenCost)
     assert build("infnet", "perceptron", dataclasses.replace(QUICK, zero_truncation=True), task).truncated
 
 
-def test_given_vectors_are_frozen_unless_tuned(folder, vectors):
-    task = task_of(load(folder, embeddings=[vectors]))
-    frozen, tuned = (
-        task.task_net(dataclasses.replace(QUICK, tune_embeddings=flag)).encoder.words
-        for flag in (False, True)
-    )
-    assert "vectors" in dict(frozen.named_buffers())
-    assert "vectors" in dict(tuned.named_parameters())
-    assert torch.equal(frozen.vectors, torch.from_numpy(task.vectors))
-    without = task_of(load(folder)).task_net(dataclasses.replace(QUICK, tune_embeddings=False)).encoder.words
-    assert "vectors" in dict(without.named_parameters())
-
-
 def test_spans_choose_models_where_tags_mark_them(folder, tmp_path):
-    space = task_of(load(folder)).space(Settings())
+    space = load(folder).task.space(Settings())
     assert main_metric(space) == "span_f1"
-    assert main_metric(Tags(3)) == "accuracy"
+    assert main_metric(TagSpace(3)) == "accuracy"
     written(tmp_path / "all.conll", 9, seed=0)
     text = (tmp_path / "all.conll").read_text()
     for before, after in (("I-PER", "N"), ("I-LOC", "N"), (" O", " X")):
         text = text.replace(before, after)
     (tmp_path / "all.conll").write_text(text)
-    assert main_metric(task_of(load(tmp_path / "all.conll")).space(Settings())) == "accuracy"
+    assert main_metric(load(tmp_path / "all.conll").task.space(Settings())) == "accuracy"
 
 
 def test_span_metrics_ignore_padding():
-    space = Tags(4, ("O", "B-X", "E-X", "S-X"))
+    space = TagSpace(4, ("O", "B-X", "E-X", "S-X"))
     truth = torch.eye(4)[torch.tensor([[1, 2, 0], [0, 3, 0]])]
     truth[1, 2] = 0
     predicted = torch.eye(4)[torch.tensor([[1, 2, 3], [0, 3, 3]])]  # one span too many, in a real token
@@ -223,12 +212,13 @@ def test_binary_losses_are_refused(folder):
 
 
 def test_the_task_survives_its_description(folder, vectors):
-    task = task_of(load(folder, features="case,column2", embeddings=[vectors]))
+    task = load(folder, features="case,column2", embeddings=[vectors]).task
     content, arrays = task.state()
-    found = restore({"kind": "tags", **json.loads(json.dumps(content))}, arrays)
-    assert isinstance(found, TagTask)
-    assert found.lexicon == task.lexicon
-    assert found.width == task.vectors.shape[1]
+    again = Task.from_state(json.loads(json.dumps(content)), arrays)
+    assert again.input.lexicon == task.input.lexicon
+    assert again.input.vector_width == task.input.vectors.shape[1]
+    assert again.output == task.output
+    assert again.is_like(task)
 
 
 def test_a_damaged_model_folder_is_refused(folder, tmp_path, seal):
@@ -236,72 +226,10 @@ def test_a_damaged_model_folder_is_refused(folder, tmp_path, seal):
     file = tmp_path / "model" / "model.json"
     file.write_text(file.read_text().replace('"lexicon"', '"lexikon"'))
     seal(file.parent)
-    with pytest.raises(ModelError, match="'lexicon' is missing"):
+    with pytest.raises(ModelError, match="lexicon"):
         load_model(tmp_path)
 
 
 def test_unknown_features_are_refused(folder):
     with pytest.raises(DataError, match="no feature 'colour'"):
         run(folder, "cross-entropy", settings=dataclasses.replace(QUICK, features="colour"))
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("Ann Lee went.", ["Ann", "Lee", "went", "."]),
-        ("http://a.b/c?d=e #fun @jo_1 :-) !!!", ["http://a.b/c?d=e", "#fun", "@jo_1", ":", "-", ")", "!!!"]),
-        ("don't state-of-the-art U.S. 3.5%", ["don't", "state-of-the-art", "U.S", ".", "3.5", "%"]),
-        ("", []),
-    ],
-)  # fmt: skip
-def test_texts_are_cut_into_tokens(text, tokens):
-    assert list(tokenise(text)) == tokens
-
-
-@pytest.fixture(scope="module")
-def tagger(folder):
-    task = task_of(load(folder, features="case"))
-    return Model(build("cross-entropy", "none", QUICK, task), ("cross-entropy", "none"), QUICK, task, 0.5)
-
-
-def test_sentences_come_in_many_forms(tagger):
-    expected = tagger.predict_proba([["Ann", "saw", "Rome"], ["Bo"]])
-    for given in (
-        ["Ann saw Rome", "Bo"],
-        (("Ann", "saw", "Rome"), "Bo"),
-        [np.array(["Ann", "saw", "Rome"]), ["Bo"]],
-    ):
-        np.testing.assert_array_equal(tagger.predict_proba(given), expected)
-        assert tagger.predict(given).shape == expected.shape
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("Ann saw Rome", r"give \[text\]"),
-        ([["Ann", 3]], "sentence 1 is"),
-        (["Ann", 3], "sentence 2 is 3"),
-        ([["Ann"], []], "sentence 2 has no tokens"),
-    ],
-)
-def test_what_is_no_sentence_is_said(tagger, given, message):
-    with pytest.raises(DataError, match=message):
-        tagger.predict(given)
-
-
-@pytest.mark.parametrize(
-    ("content", "tokens"),
-    [
-        ("Ann NNP I-PER\nsaw VBD O\n\nBo NNP I-PER\n", (("Ann", "saw"), ("Bo",))),  # our tags
-        ("Ann\tx\nsaw\ty\n", (("Ann", "saw"),)),  # tabs
-        ("Ann\nsaw\n\nBo\nleft\n", (("Ann", "saw"), ("Bo", "left"))),  # groups of lines
-        ("Ann saw\nBo left\n", (("Ann", "saw"), ("Bo", "left"))),  # texts of two words each
-        ("Ann\nBo\n", (("Ann",), ("Bo",))),  # texts of one word each
-        ("Ann saw Rome.\n\nBo left\n", (("Ann", "saw", "Rome", "."), ("Bo", "left"))),
-    ],
-)
-def test_a_file_that_looks_like_columns_is_read_so(tagger, tmp_path, content, tokens):
-    path = tmp_path / "some.txt"
-    path.write_text(content)
-    (part,) = tagger.task.stream(path)
-    assert part.tokens == tokens
