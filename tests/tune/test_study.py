@@ -144,9 +144,10 @@ def test_ctrl_c_loses_nothing_but_the_trial_that_was_running(make_run, tmp_path,
         quietly(wanted)
     found = quietly(wanted)
     assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete", "complete"]
-    assert found.trials[3]["retry_of"] == 1
-    assert found.trials[3]["settings"] == found.trials[1]["settings"] == whole.trials[1]["settings"]
-    assert found.trials[3]["f1"] == whole.trials[1]["f1"]
+    assert found.trials[1]["dropped"] == "interrupted"
+    assert found.trials[2]["retry_of"] == 1
+    assert found.trials[2]["settings"] == found.trials[1]["settings"] == whole.trials[1]["settings"]
+    assert found.trials[2]["f1"] == whole.trials[1]["f1"]
 
 
 def test_trials_that_cannot_be_trained_are_told_of_and_counted(make_run, tmp_path, monkeypatch):
@@ -194,8 +195,10 @@ def test_what_is_wrong_is_said(make_run, tmp_path, monkeypatch, capsys):
             quietly(Search(make_run(), output=tmp_path, storage=url))
         assert "secret" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ImportError, match=r"pip install 'lossnet\[tune\]'"):
-        quietly(Search(make_run(), output=tmp_path))
+    monkeypatch.delitem(sys.modules, "lossnet.tune")
+    monkeypatch.delitem(sys.modules, "lossnet.tune.study")
+    assert main(["tune", make_run().data, "--labels", "is_*", "--output", str(tmp_path)]) == 2
+    assert "optuna is missing): pip install 'lossnet[tune]'" in capsys.readouterr().err
 
 
 def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
