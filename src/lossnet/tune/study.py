@@ -169,12 +169,13 @@ def _space(wanted: Search, data: Loaded[Any]) -> dict[str, Dimension]:
 
 
 class _Storage(RDBStorage):
-    """A database that may be away for a moment between two heartbeats."""
+    """A database that may be away for a moment, and knows the workers that have left a heartbeat."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         # If it does not come back, the trial's own reports say so.
-        with suppress(StorageInternalError, SQLAlchemyError):
+        with suppress(StorageInternalError, SQLAlchemyError, UpdateFinishedTrialError):
             super().record_heartbeat(trial_id)
+            self.set_trial_user_attr(trial_id, "worker", f"{socket.gethostname()}:{os.getpid()}")
 
 
 @contextmanager
@@ -396,7 +397,6 @@ class _Worker:
     def objective(self, trial: Trial) -> float:
         """Train a trial; where Ctrl-C stops it, let its settings wait again."""
         try:
-            trial.set_user_attr("worker", f"{socket.gethostname()}:{os.getpid()}")
             self.refuse_surplus(trial)
             return self.train(trial)
         except UpdateFinishedTrialError:
