@@ -303,17 +303,15 @@ def _retry(study: Study, trial: FrozenTrial) -> None:
     RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)(study, trial)
 
 
-def _lost_before(trial: FrozenTrial) -> list[int]:
-    """Numbers of the lost trials that a trial is another try of."""
-    return RetryHeartbeatStaleTrialCallback.retry_history(trial)
+def _retry_of(trial: FrozenTrial) -> int | None:
+    """The number of the lost or interrupted trial that a trial is another try of."""
+    lost = RetryHeartbeatStaleTrialCallback.retry_history(trial)
+    return lost[-1] if lost else trial.user_attrs.get("retry_of")
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is one of those asked for: one that is tried again is another trial by now."""
-    if trial.state != TrialState.FAIL:
-        return True
-    attributes = trial.user_attrs
-    return "why" in attributes or ("dropped" not in attributes and len(_lost_before(trial)) >= RETRIES)
+    """Whether a trial is one of those asked for; another try is not, the first one is."""
+    return "surplus" not in trial.user_attrs and _retry_of(trial) is None
 
 
 def _why(error: Exception) -> str:
@@ -374,7 +372,9 @@ class _Worker:
                 # Its worker was killed before its first heartbeat, so that Optuna does not miss it.
                 age = datetime.now() - (trial.datetime_start or datetime.now())
                 if "worker" not in trial.user_attrs and age > timedelta(seconds=GRACE):
-                    self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                    with suppress(ValueError, UpdateFinishedTrialError):  # another worker has seen it too
+                        self.study.tell(trial.number, state=TrialState.FAIL)
+                        self.try_again(trial)
             if self.some_left():
                 return True
             if not told:
@@ -385,7 +385,7 @@ class _Worker:
 
     def after(self, study: Study, trial: FrozenTrial) -> None:
         """Tell of a trial, write what there is, and stop where nothing is left."""
-        if "dropped" not in trial.user_attrs:
+        if "surplus" not in trial.user_attrs:
             complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             so_far = f"; best {max(t.value or 0.0 for t in complete):.4f}" if complete else ""
             outcome = trial.user_attrs.get("why") or f"{self.metric} {trial.value:.4f}"
@@ -403,16 +403,20 @@ class _Worker:
             self.taken_away = trial.number
             raise
         except KeyboardInterrupt:
-            trial.set_user_attr("dropped", "interrupted")
-            self.study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number})
+            self.try_again(trial)
+            trial.set_user_attr("why", "interrupted")
             raise
+
+    def try_again(self, trial: Trial | FrozenTrial) -> None:
+        """Let a trial's settings wait for whichever worker is next."""
+        self.study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number})
 
     def refuse_surplus(self, trial: Trial) -> None:
         """End a trial that came from asking for the last one at the same time as another worker."""
         trials = self.study.get_trials(deepcopy=False)
-        again = "retry_of" in trial.user_attrs or _lost_before(trials[trial.number])
-        if not again and sum(map(_counts, trials[: trial.number])) >= self.wanted.trials:
-            trial.set_user_attr("dropped", "surplus")
+        earlier = sum(map(_counts, trials[: trial.number]))
+        if _counts(trials[trial.number]) and earlier >= self.wanted.trials:
+            trial.set_user_attr("surplus", True)
             raise _SurplusError
 
     def train(self, trial: Trial) -> float:
@@ -456,7 +460,7 @@ class _Worker:
 
     def row(self, trial: FrozenTrial) -> dict[str, Any]:
         """A line of ``trials.jsonl``."""
-        started, ended, lost = trial.datetime_start, trial.datetime_complete, _lost_before(trial)
+        started, ended, retry_of = trial.datetime_start, trial.datetime_complete, _retry_of(trial)
         return {
             "number": trial.number,
             "state": trial.state.name.lower(),
@@ -467,7 +471,7 @@ class _Worker:
             "ended": ended and ended.isoformat(" ", "seconds"),
             "seconds": round((ended - started).total_seconds(), 2) if started and ended else None,
             **trial.user_attrs,
-            **({"retry_of": lost[-1]} if lost else {}),
+            **({} if retry_of is None else {"retry_of": retry_of}),
         }
 
     def recipe(self, result: Found) -> str:
