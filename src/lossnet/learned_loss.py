@@ -74,7 +74,7 @@ class LearnedLoss(nn.Module):
             raise RuntimeError("call the criterion on a batch before criterion.step()")
         x, y, prediction = self._seen
         value = torch.zeros(())
-        for loss in self.loss.rounds(y, prediction, self.steps):
+        for loss in self.loss.candidate_batches(y, prediction, self.steps):
             value = loss(self.energy.at(x)).mean()
             self.optimizer.zero_grad()
             value.backward()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from lossnet import ops
 from lossnet.bench.seeds import _Eager
 from lossnet.build import build
 from lossnet.data import MultiLabelData
@@ -15,10 +16,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Prediction
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
-from lossnet.training import replicas as replicas_room
-from lossnet.training import trainer as trainer_room
-from lossnet.training.descent import descend, has_kernel
-from lossnet.training.stacked import Stack
+from lossnet.training.descent import descend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -29,13 +27,18 @@ def adamw(net):
 
 
 @pytest.mark.parametrize("clip", [0.5, 1e9])
-@pytest.mark.parametrize("width", [701, 20_000], ids=["two kernels", "torch's own"])
-def test_a_captured_step_is_that_of_torch(width, clip):
+@pytest.mark.parametrize("kernels", [True, False], ids=["two kernels", "torch's own"])
+def test_a_captured_step_is_that_of_torch(kernels, clip):
+    with ops.use_kernels(kernels):
+        _captured_step(701, clip, kernels)
+
+
+def _captured_step(width, clip, kernels):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(width, 301), nn.Linear(301, 2, bias=False)).cuda()
     other = copy.deepcopy(net)
     ours, theirs = adamw(net), adamw(other)
-    assert has_kernel(list(net.parameters())) == (width == 701)
+    assert ops.adamw_fits(list(net.parameters())) == kernels
     gradients = [torch.randn_like(parameter) for parameter in net.parameters()]
     place = [gradient.clone() for gradient in gradients]
     side = torch.cuda.Stream()
@@ -95,11 +98,10 @@ def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("rounded", [False, True], ids=["in full", "in kernels"])
+@pytest.mark.parametrize("rounded", [False, True], ids=["in full", "rounded"])
 def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
     if not rounded:  # to compare closely
-        for room in (trainer_room, replicas_room):
-            monkeypatch.setattr(room, "products", lambda device, rounded: nullcontext())
+        monkeypatch.setattr(ops, "matmul_precision", lambda device, rounded: nullcontext())
     different = [{"lr": 0.001}, {"lr": 0.003, "clip": 0.1}, {"weight_decay": 0.3}]
     alone = [trainer(seed, **kind, **own).fit(data(), data()) for seed, own in enumerate(different)]
     made = [trainer(seed, **kind, **own) for seed, own in enumerate(different)]
@@ -110,25 +112,6 @@ def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
             assert ours["lr"] == pytest.approx(theirs["lr"])
             if not rounded:
                 assert ours["valid"] == pytest.approx(theirs["valid"], rel=1e-2, abs=1e-2)
-
-
-def test_steps_that_wait_are_those_that_do_not(monkeypatch):
-    settled = []
-    settle = Stack.settle
-    monkeypatch.setattr(Stack, "settle", lambda self: settled.append(len(self._waiting)) or settle(self))
-    weights = []
-    for waits in (True, False):
-        if not waits:
-            monkeypatch.setattr(replicas_room, "_some_wait", lambda trainer, train: False)
-        made = [trainer(seed, energy_steps=3, task_steps=2, lr=0.003) for seed in range(3)]
-        for one in made:
-            one.max_epochs, one.clip = 1, 1e9
-        list(fit_together(made, data(zeros=0.97), data(), progress=False))
-        assert any(settled) == waits
-        settled.clear()
-        weights.append([one.method.state_dict() for one in made])
-    for ours, theirs in zip(*weights, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_log_probabilities_are_those_of_a_cpu():

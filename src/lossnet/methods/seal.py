@@ -64,7 +64,7 @@ class SEAL(TaskNetMethod):
         """``count`` steps of the energy loss, of one prediction and with candidates of their own."""
         with torch.no_grad():
             prediction = self.prediction(batch)
-        for loss in self.loss.rounds(batch.y, prediction, count):
+        for loss in self.loss.candidate_batches(batch.y, prediction, count):
             yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
 
     def task_updates(

@@ -16,7 +16,7 @@ __all__ = ["GraphRunner", "Readings", "RunBatch"]
 
 #: what a batch's updates measured: pairs of network and quantity, and their values ``(readings,)``
 Readings = tuple[list[tuple[str, str]], Tensor]
-#: takes a batch's steps, with random words ``(R, n)`` for `lossnet.kernels`
+#: takes a batch's steps, with random words ``(R, n)`` for `lossnet.ops`
 RunBatch = Callable[[Batch, Tensor | None], Readings]
 
 

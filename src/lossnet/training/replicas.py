@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lossnet import kernels, scores
+from lossnet import ops, scores
 from lossnet.losses import TaskLoss
 from lossnet.methods import SEAL, CrossEntropy, Implicit, Method
-from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.evaluation import Dataset, predict
 from lossnet.training.graph import GraphRunner, Readings, RunBatch
@@ -35,8 +34,6 @@ Outcome = list[dict[str, Any]] | NonFiniteLoss
 _WEIGHTS = ("energy", "ce", "score")
 #: so many numbers of predictions at most are made at once
 _AT_ONCE = 1 << 26
-#: batches that use less of their inputs let steps of the others' weights wait
-_SHARE = 0.8
 #: what methods have beside networks, losses and numbers that may differ
 _FIXED = ("energy_steps", "task_steps", "through", "ratio", "every")
 
@@ -129,13 +126,12 @@ def fit_together(
             with streams.own(index):
                 saved = trainer._read_checkpoint() if resume and found else None
             trainer._prepare(trainer.method.stages()[0], saved)
-        some_wait = _some_wait(first, train)
         going = list(range(len(trainers)))
         while going:
             # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
             step = min(trainers[index]._position.step for index in going)
             group = [index for index in going if trainers[index]._position.step == step]
-            replicas = _Replicas([trainers[index] for index in group], streams.take(group), some_wait)
+            replicas = _Replicas([trainers[index] for index in group], streams.take(group))
             outcomes = replicas.fit(train, valid, show, first)
             for place, outcome in outcomes.items():
                 going.remove(group[place])
@@ -145,13 +141,10 @@ def fit_together(
 
 
 class _Replicas:
-    """Replicas that are trained together until one of them ends.
+    """Replicas that are trained together until one of them ends."""
 
-    With ``some_wait``, steps of weights of inputs that are zero in all of a batch are taken at its end.
-    """
-
-    def __init__(self, trainers: Sequence[Trainer], streams: Streams, some_wait: bool) -> None:
-        self.trainers, self.streams, self.some_wait = trainers, streams, some_wait
+    def __init__(self, trainers: Sequence[Trainer], streams: Streams) -> None:
+        self.trainers, self.streams = trainers, streams
         self.device, self.sets = trainers[0].device, trainers[0]._truth_is_sets
         methods = [trainer.method for trainer in trainers]
         self.stacks = {
@@ -269,11 +262,7 @@ class _Replicas:
         """Takes a batch's optimizer steps; its readings are ``(readings, R)``."""
         names: list[tuple[str, str]] = []
         values: list[Tensor] = []
-        with products(self.device, rounded=True), kernels.allowed(words, self.sets):
-            for stack in self.stacks.values():
-                stack.forget()
-            if self.some_wait and len(self.trainers) > 1:
-                kernels.look_at(batch.x)
+        with ops.matmul_precision(self.device, rounded=True), ops.accelerated(words, self.sets):
             self.streams.mark()
             for update in self.stage.updates(batch):
                 stack, given = self.stacks[update.network], update.gradients
@@ -282,8 +271,6 @@ class _Replicas:
                 readings = {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
                 names += [(update.network, quantity) for quantity in readings]
                 values += readings.values()
-            for stack in self.stacks.values():
-                stack.settle()
         return names, torch.stack([value.flatten().float() for value in values])
 
     def _account(self, pending: Sequence[Readings]) -> None:
@@ -328,15 +315,6 @@ class _Replicas:
                     trainer._save()
         self.last_saved = time.monotonic()
         self.saving_took = self.last_saved - started
-
-
-def _some_wait(trainer: Trainer, train: Dataset) -> bool:
-    """Whether batches leave inputs out and take several steps, between which nobody reads their weights."""
-    method = trainer.method
-    if not trainer._has_words or type(method) is not SEAL or max(method.energy_steps, method.task_steps) == 1:
-        return False
-    x = train.batch(torch.arange(min(trainer.batch_size, len(train)))).x
-    return x.layout == torch.strided and bool((x != 0).any(0).float().mean() < _SHARE)
 
 
 def _stacked(methods: Sequence[Method], stacks: Mapping[str, Stack], streams: Streams) -> Method:

@@ -4,8 +4,7 @@ Replica ``r`` of ``R`` has rows ``r·b … (r + 1)·b`` of every batch ``(R·b, 
 one by one (spaces, scores, losses, energies without parameters) needs no change; what is left is here::
 
     layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
-    draws       `Streams` lets each replica draw from its own random numbers, as it would alone, where
-                `lossnet.kernels` do not draw
+    draws       `Streams` lets each replica draw from its own random numbers, as it would alone
     numbers     `Each` is a setting that differs between replicas, ``λ · losses``
     steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
 
@@ -18,17 +17,17 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from lossnet import coins, kernels
+from lossnet import ops
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.nets import MLP, InputLayer, layers
-from lossnet.nets.layers import hooked
-from lossnet.spaces import MultiLabel
-from lossnet.training.descent import begun, excess, has_kernel, step
+from lossnet.nets import MLP, InputLayer
+from lossnet.nets.layers import Dropout, hooked
+from lossnet.spaces import MultiLabel, Sampler
+from lossnet.training.descent import begun, step
 
 __all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
 
@@ -171,22 +170,28 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def coins(self, chances: Tensor) -> Callable[..., Tensor]:
-        made = [coins.Coins(own) for own in self.streams.parts(chances)]
-        return lambda *how: self.streams.each(lambda index: made[index].flip(*how))
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
+        return _Draws(logits, mask, self.streams)
 
     def gaussian(self, like: Tensor) -> Tensor:
         parts, draw = self.streams.parts(like), super().gaussian
         return self.streams.each(lambda index: draw(parts[index]))
 
-    def rounds(
-        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
-    ) -> Tensor:
-        return self.by_chance(self._uniform, logits, truth, samples, count, mask)
 
-    def _uniform(self, drawn: Tensor) -> None:
-        """Fills ``(R·b, …)``, each replica's part from its own random numbers."""
-        parts = self.streams.parts(drawn)
+class _Draws(ops.Bernoulli):
+    """Label sets of ``(R·b, labels)``, each replica's part from its own random numbers."""
+
+    def __init__(self, logits: Tensor, mask: Tensor | None, streams: Streams) -> None:
+        made = ops.Bernoulli.from_logits(logits, mask)
+        super().__init__(made.chances, mask, made.logits)
+        self.streams = streams
+        self.parts = [ops.Bernoulli(own) for own in streams.parts(made.chances)]
+
+    def draw(self, count: int, dtype: torch.dtype) -> Tensor:
+        return self.streams.each(lambda index: self.parts[index].draw(count, dtype))
+
+    def fill(self, out: Tensor) -> None:
+        parts = self.streams.parts(out)
         self.streams.drawn(lambda index: parts[index].uniform_())
 
 
@@ -200,53 +205,24 @@ class Linear(nn.Module):
     tensor([1., 1., 2., 2.], grad_fn=...)
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None, upright: bool = False) -> None:
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None = None, transposed: bool = False
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
-        self.upright = upright
+        self.transposed = transposed
 
     def forward(self, x: Tensor) -> Tensor:
-        found = kernels.layer(x, self.weight, self.bias, self.upright)
-        if found is not None:
-            return found
-        rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        if not self.upright:
-            product: Tensor = _Product.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        elif self.bias is None:
-            product = torch.bmm(rows, self.weight)
-        else:
-            product = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight)
-        return product.view(*x.shape[:-1], -1)
+        return ops.dense_layer(x, self.weight, self.bias, self.transposed)
 
 
-class _Product(torch.autograd.Function):
-    """``x Wᵀ + b``, batched; torch's own would leave the gradient of ``W`` transposed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            torch.bmm(gradient, weight) if of_x else None,
-            torch.bmm(gradient.mT, x) if of_weight else None,
-            gradient.sum(1) if of_bias else None,
-        )
-
-
-class _Dropout(coins.Dropout):
+class _Dropout(Dropout):
     """Dropout with masks from each replica's own random numbers."""
 
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__(probability)
-        self._alone, self.streams = coins.Dropout(probability), streams
+        self._alone, self.streams = Dropout(probability), streams
         self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -270,7 +246,7 @@ def stackable(network: nn.Module) -> str | None:
     for module in network.modules():
         if hooked(module):
             return "hooks on their layers have no stacked form"
-        if type(module) not in (*_PLAIN, InputLayer, layers.Linear, nn.Linear, coins.Dropout):
+        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
 
@@ -308,11 +284,8 @@ class Stack:
             stacked[parameters[0]] = nn.Parameter(together)
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
-        self._has_kernel = has_kernel([parameter[0] for parameter in self.parameters])
         self._clips = self._numbers(clips)
         self._state = self._stacked_state()
-        #: parameters of which some rows wait for their steps, and for how many
-        self._waiting: dict[int, tuple[kernels.Used, int]] = {}
         self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
         self._rates = self._numbers([float(group["lr"]) for group in self._groups])
         self._decays = self._numbers([group["weight_decay"] for group in self._groups])
@@ -320,53 +293,26 @@ class Stack:
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
 
-    def gradients(self, losses: Tensor) -> Sequence[kernels.Gradient | None]:
+    def gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
         """Of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
-        total = losses.sum()  # replicas know nothing of each other: its gradient is each one's own
-        if self._has_kernel and len(self._owners) > 1:
-            return kernels.gradients(total, self.parameters)
-        return torch.autograd.grad(total, self.parameters)
+        # Replicas know nothing of each other: the gradient of the sum is each one's own.
+        return torch.autograd.grad(losses.sum(), self.parameters)
 
-    def step(self, gradients: Sequence[kernels.Gradient | None]) -> Tensor:
+    def step(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
-        if self._has_kernel:
-            return self._in_two_kernels(gradients)
-        tensors = [gradient for gradient in gradients if isinstance(gradient, Tensor)]
+        if ops.adamw_fits([parameter[0] for parameter in self.parameters]):
+            return self._in_one_op(gradients)
+        tensors = [gradient for gradient in gradients if gradient is not None]
         replicas = list(zip(*(gradient.unbind() for gradient in tensors), strict=True))
-        lengths = torch._foreach_norm([part for own in replicas for part in own])
-        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
-        times = excess(norms, self._clips)
+        norms = ops.norms_of_each(replicas)
+        times = ops.clip_factor(norms, self._clips)
 
         def descend(index: int) -> None:
-            torch._foreach_div_(replicas[index], times[index])
+            ops.scale_down(replicas[index], times[index])
             step(self._optimizers[index], replicas[index])
 
         self._streams.apart(descend)
         return norms
-
-    def forget(self) -> None:
-        """Forgets steps that wait, of a batch that has been given up."""
-        self._waiting.clear()
-
-    def settle(self) -> None:
-        """Takes the steps that wait, of weights of inputs that the batch has not in use."""
-        for place, (used, times) in self._waiting.items():
-            from lossnet.kernels import adamw
-
-            with torch.no_grad():
-                adamw.settle(
-                    self.parameters[place],
-                    self._state["exp_avg"][place],
-                    self._state["exp_avg_sq"][place],
-                    self._state["step"][place],
-                    self._rates,
-                    self._decays,
-                    self._groups[0]["betas"],
-                    self._groups[0]["eps"],
-                    used,
-                    times,
-                )
-        self._waiting.clear()
 
     def release(self) -> None:
         """Gives the replicas and their optimizers tensors of their own again."""
@@ -395,38 +341,28 @@ class Stack:
                     state[name] = own
         return stacked
 
-    def _in_two_kernels(self, gradients: Sequence[kernels.Gradient | None]) -> Tensor:
-        from lossnet.kernels import adamw  # only where there is Triton
-
+    def _in_one_op(self, gradients: Sequence[Tensor | None]) -> Tensor:
         used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
-        for place, gradient in used.items():
-            part = gradient.used if isinstance(gradient, kernels.Thin) else None
-            before, times = self._waiting.get(place, (part, 0))
-            if before is not part:
-                raise RuntimeError("weights wait for the end of a batch, in which somebody reads them")
-            if part is not None:
-                self._waiting[place] = part, times + 1
-        with torch.no_grad():
-            return adamw.adamw(
-                [self.parameters[place] for place in used],
-                [one.contiguous() if isinstance(one, Tensor) else one for one in used.values()],
-                [self._state["exp_avg"][place] for place in used],
-                [self._state["exp_avg_sq"][place] for place in used],
-                [self._state["step"][place] for place in used],
-                self._rates,
-                self._decays,
-                self._clips,
-                self._groups[0]["betas"],
-                self._groups[0]["eps"],
-            )
+        return ops.clipped_adamw(
+            [self.parameters[place] for place in used],
+            [gradient.contiguous() for gradient in used.values()],
+            [self._state["exp_avg"][place] for place in used],
+            [self._state["exp_avg_sq"][place] for place in used],
+            [self._state["step"][place] for place in used],
+            self._rates,
+            self._decays,
+            self._clips,
+            self._groups[0]["betas"],
+            self._groups[0]["eps"],
+        )
 
 
 def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
     """A module like that of a replica, of stacked parameters."""
     if isinstance(module, InputLayer | nn.Linear):
         bias = None if module.bias is None else parameters[module.bias]
-        return Linear(parameters[module.weight], bias, upright=isinstance(module, InputLayer))
-    if isinstance(module, coins.Dropout):
+        return Linear(parameters[module.weight], bias, transposed=isinstance(module, InputLayer))
+    if isinstance(module, Dropout):
         return _Dropout(module.p, streams)
     twin = copy.copy(module)
     twin._modules = {

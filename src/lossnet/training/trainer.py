@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet import kernels, scores
+from lossnet import ops, scores
 from lossnet.methods.base import Method, Stage, Update
-from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.checkpoint import (
     Checkpoint,
@@ -344,8 +343,8 @@ class Trainer:
         values: list[Tensor] = []
         with (
             self.processes.share(batch) as own,
-            products(self.device, rounded=True),
-            kernels.allowed(words, self._truth_is_sets),
+            ops.matmul_precision(self.device, rounded=True),
+            ops.accelerated(words, self._truth_is_sets),
         ):
             for update in stage.updates(own):
                 readings = self._apply(update)
@@ -394,9 +393,9 @@ class Trainer:
         self._truth_is_sets = self._has_words and labels and are_sets(train, self.device)
 
     def _words(self, batches: int) -> Tensor:
-        """Random words of an epoch's batches, ``(batches, WORDS)``, by seed, stage and epoch as the order."""
+        """Random words of batches, ``(batches, RNG_KEYS)``, by seed, stage and epoch as the order."""
         generator = torch.Generator().manual_seed(self._epoch_seed(1))
-        return torch.randint(2**63 - 1, (batches, kernels.WORDS), generator=generator)
+        return torch.randint(2**63 - 1, (batches, ops.RNG_KEYS), generator=generator)
 
     def _epoch_seed(self, *more: int) -> int:
         numbers = [self.seed, self._position.stage, self._position.epoch, *more]
