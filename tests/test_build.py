@@ -102,7 +102,7 @@ def test_settings_reach_the_networks():
     assert method.energy.terms[1].mixing.weight.shape == (2, 3)
     assert (method.energy_steps, method.task_steps) == (3, 4)
     weights = method.task_loss
-    assert (weights.energy, weights.ce, weights.score) == (2.0, 3.0, 4.0)
+    assert (weights.energy_weight, weights.ce_weight, weights.score_weight) == (2.0, 3.0, 4.0)
 
 
 def test_settings_reach_inference():
@@ -128,10 +128,10 @@ def test_a_conditioned_energy_sees_the_input_in_its_global_term():
 
 
 def test_soft_f1_has_a_weight_of_its_own_unless_given():
-    assert made("cross-entropy", "soft-f1").task_loss.score == pytest.approx(0.3 * 2)
-    assert made("cross-entropy", "soft-f1", score_weight=7.0).task_loss.score == 7.0
-    assert made("cross-entropy", "none").task_loss.score == 0.0
-    assert made("cross-entropy", "none", score_weight=7.0).task_loss.score == 7.0
+    assert made("cross-entropy", "soft-f1").task_loss.score_weight == pytest.approx(0.3 * 2)
+    assert made("cross-entropy", "soft-f1", score_weight=7.0).task_loss.score_weight == 7.0
+    assert made("cross-entropy", "none").task_loss.score_weight == 0.0
+    assert made("cross-entropy", "none", score_weight=7.0).task_loss.score_weight == 7.0
 
 
 def test_asymmetric_replaces_cross_entropy():

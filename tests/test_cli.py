@@ -21,6 +21,7 @@ from lossnet.data import names as dataset_names
 from lossnet.decoding import ExpectedF1
 from lossnet.settings import Settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
+from lossnet.training.engines import Eager
 
 TINY = ["--task-hidden", "8", "--energy-hidden", "8", "--global-hidden", "4", "--samples", "4"]
 TINY += ["--quiet", "--device", "cpu"]
@@ -577,14 +578,15 @@ def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
 
 
 def press_ctrl_c_in_the_second_epoch(monkeypatch):
-    original = Trainer._run_epoch
+    original, epochs = Eager.start_epoch, []
 
     def press(self, *arguments):
-        if self._position.epoch == 1:
+        epochs.append(1)
+        if len(epochs) == 2:
             signal.raise_signal(signal.SIGINT)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_run_epoch", press)
+    monkeypatch.setattr(Eager, "start_epoch", press)
 
 
 def test_ctrl_c_then_resume_gives_the_same_model(table, tmp_path, capsys, monkeypatch):

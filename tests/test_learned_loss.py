@@ -75,7 +75,9 @@ def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
     assert all(flags.values()), "they can still be trained"
 
 
-@pytest.mark.parametrize("task_loss", [TaskLoss(), TaskLoss(energy=3.0, ce=0.2, score=5.0)])
+@pytest.mark.parametrize(
+    "task_loss", [TaskLoss(), TaskLoss(energy_weight=3.0, ce_weight=0.2, score_weight=5.0)]
+)
 def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss):
     criterion = lossnet.LearnedLoss(energy, SPACE, task_loss=task_loss)
     loss = criterion(batch.x, model(batch.x), batch.y)

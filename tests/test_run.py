@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import shutil
+import signal
 from itertools import product
 
 import pytest
@@ -15,7 +16,8 @@ from lossnet.files import write_json
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.tasks.labels import decoded_metrics
-from lossnet.training import CheckpointError, Interrupted, Trainer
+from lossnet.training import CheckpointError, Interrupted
+from lossnet.training.engines import Eager
 
 SMALL = Settings(epochs=1, task_hidden=16, energy_hidden=16, global_hidden=8, samples=4, batch_size=100)
 KEYS = {"dataset", "split", "method", "loss", "seed", "settings", "metrics", "seconds", "steps"}
@@ -168,15 +170,16 @@ def test_a_device_that_is_not_there(digits):
 
 def interrupted(run, digits, monkeypatch, epochs=1):
     """Runs until Ctrl-C comes in the batch after the first epochs."""
-    original, calls = Trainer._run_epoch, []
+    original, calls = Eager.start_epoch, []
 
     def press(self, *arguments):
         calls.append(1)
-        self._stop_requested = len(calls) > epochs
+        if len(calls) > epochs:
+            signal.raise_signal(signal.SIGINT)
         return original(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_run_epoch", press)
+        patch.setattr(Eager, "start_epoch", press)
         with pytest.raises(Interrupted):
             train(run, digits)
 

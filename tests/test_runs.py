@@ -12,7 +12,9 @@ from lossnet.model import load
 from lossnet.run import Run, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_settings
-from lossnet.training import Interrupted, NonFiniteLoss, Trainer
+from lossnet.training import Interrupted, NonFiniteLoss
+from lossnet.training.engines import Eager
+from lossnet.training.state import TrainingState
 
 SMALL = Settings(
     task_hidden=8, energy_hidden=8, global_hidden=4, samples=2, energy_steps=1, epochs=2, batch_size=128
@@ -89,15 +91,15 @@ def test_what_is_finished_is_kept_and_the_rest_continues(tmp_path, monkeypatch):
     expected = train_many(variants(run_of(None, epochs=3), 3))
     train_many(made[:1])
     kept = (tmp_path / "seed=0" / "result.json").read_bytes()
-    before, validated = Trainer._validate, []
+    before, validated = TrainingState.close_epoch, []
 
-    def stopping(self, stage, valid):
-        before(self, stage, valid)
+    def stopping(self, metrics):
+        before(self, metrics)
         validated.append(self)
         if len(validated) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Trainer, "_validate", stopping)
+    monkeypatch.setattr(TrainingState, "close_epoch", stopping)
     with pytest.raises(ValueError, match="continue with --resume"):
         train_many(made)
     resumed = [Run(**{**vars(run), "resume": True}) for run in made]
@@ -178,7 +180,7 @@ def test_values_are_judged_beside_the_other_settings(tmp_path):
 
 def test_runs_without_settings_take_the_recipe_as_a_lone_run_does(monkeypatch):
     runs = [Run("digits-pairs", "cross-entropy", seed=seed, device="cpu", progress=False) for seed in (0, 1)]
-    monkeypatch.setattr(Trainer, "_goes_on", lambda self: self._position.epoch < 1)
+    monkeypatch.setattr(TrainingState, "goes_on", property(lambda self: self.position.epoch < 1))
     recipe = recipe_settings("digits-pairs", "cross-entropy", "none")
     assert recipe
     for result in train_many(runs):
@@ -228,7 +230,7 @@ def test_runs_are_on_the_same_data():
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_folder_that_cannot_be_made_is_told_of_before_training(tmp_path, monkeypatch, seeds):
     (tmp_path / "taken").write_text("a file")
-    monkeypatch.setattr(Trainer, "_run_epoch", None)
+    monkeypatch.setattr(Eager, "start_epoch", None)
     with pytest.raises(ValueError, match="taken is a file; give a folder"):
         train_many(variants(run_of(tmp_path / "taken"), seeds))
     with pytest.raises(ValueError, match="taken is a file; give a folder"):

@@ -35,7 +35,7 @@ from lossnet.runs import parse_sweep, summary, train_many, variants
 from lossnet.settings import Settings, recipe_names_of, recipe_settings
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import Dataset, Interrupted, NonFiniteLoss
-from lossnet.training.distributed import launched_rank
+from lossnet.training.engines import launched_rank
 from lossnet.training.tracking import TRACKERS
 
 if TYPE_CHECKING:

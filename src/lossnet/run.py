@@ -28,7 +28,7 @@ from lossnet.model import Model
 from lossnet.settings import Settings, recipe_settings
 from lossnet.tasks import task_of
 from lossnet.training import Dataset, Trainer
-from lossnet.training.distributed import Processes, joined
+from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
 __all__ = [

@@ -34,7 +34,7 @@ from lossnet.run import (
     tune_and_measure,
 )
 from lossnet.settings import Settings, checked
-from lossnet.training import NonFiniteLoss, fit_together, why_alone
+from lossnet.training import NonFiniteLoss, fit_together, stacking_blocker
 
 __all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
 
@@ -248,7 +248,7 @@ def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
         and data.train.is_sparse
     ):
         return "a CPU is busy with a single run on sparse inputs"
-    return why_alone([trainer_of(new_model(run, data), run) for run in runs[:2]])
+    return stacking_blocker([trainer_of(new_model(run, data), run) for run in runs[:2]])
 
 
 def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str, Any] | NonFiniteLoss]]:

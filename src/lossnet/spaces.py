@@ -21,7 +21,7 @@ and the outputs of padded units are zeros, so that nothing computed from them ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet import ops
+from lossnet.trees import Tree, first_leaf, tree_map
 
 __all__ = [
     "Batch",
@@ -43,6 +44,7 @@ __all__ = [
     "Smooth",
     "Space",
     "Tags",
+    "Weights",
     "best_path",
     "mean",
 ]
@@ -52,35 +54,78 @@ __all__ = [
 Sampler = Callable[[int], Tensor]
 
 
-class Batch(NamedTuple):
-    """A mini-batch: inputs ``x``, truth ``y`` ``(batch, *event)``, the mask of real units, and the weight of
-    each instance in losses, ``(batch,)``, where they differ."""
+#: weights of instances in losses, ``(batch,)``: of all losses, or of each term of the task loss by its name
+Weights = Tensor | Mapping[str, Tensor]
+#: terms of the task loss that may have weights of their own
+TERMS = ("energy", "ce", "score")
 
-    x: Tensor
-    y: Tensor
+
+class Batch(NamedTuple):
+    """A mini-batch of inputs, outputs, padding and weights.
+
+    Args:
+        x: inputs: a tensor or a tree of tensors (tuples, lists, mappings), instances along their first axes.
+        y: truth, a tensor ``(batch, *event)``; None where there are no labels.
+        mask: 1 where a unit is real and 0 where it is padding.
+        weight: of each instance in losses, ``(batch,)``, where they differ; a mapping with keys ``"energy"``,
+            ``"ce"`` and ``"score"`` has those of each term of `lossnet.losses.TaskLoss`, 1 where it has none.
+
+    >>> batch = Batch({"ids": torch.zeros(2, 3), "lengths": torch.ones(2)}, None)
+    >>> batch.size, batch.to("cpu").x["lengths"]
+    (2, tensor([1., 1.]))
+    """
+
+    x: Tree
+    y: Any
     mask: Tensor | None = None
-    weight: Tensor | None = None
+    weight: Weights | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of instances."""
+        return first_leaf(self.x).shape[0]
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        return Batch(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
+        """Return the same batch on another device."""
+        moved: Batch = tree_map(lambda part: part.to(device), self)
+        return moved
 
-    def mean(self, losses: Tensor) -> Tensor:
-        """The mean of instances' losses ``(batch,)``, each times its weight."""
-        return mean(losses, self.weight)
+    def mean(self, losses: Tensor, term: str = "ce") -> Tensor:
+        """Return the mean of instances' losses ``(batch,)``, each times its weight; see `mean`."""
+        return mean(losses, self.weight, term)
+
+    def weighted(self) -> Batch:
+        """Return the same batch with all weights there, ones where there were none."""
+        like = self.x if self.y is None else self.y
+        leaf = first_leaf(like)
+        kind = leaf.dtype if leaf.is_floating_point() else torch.get_default_dtype()
+        ones = torch.ones(self.size, dtype=kind, device=leaf.device)
+        weight = self.weight
+        if isinstance(weight, Mapping):
+            return self._replace(weight={term: weight.get(term, ones) for term in TERMS})
+        return self._replace(weight=ones if weight is None else weight)
 
 
-def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The mean of ``weight · losses``, both ``(batch,)``.
+def mean(losses: Tensor, weight: Weights | None = None, term: str = "ce") -> Tensor:
+    """Return the mean of ``weight · losses``, both ``(batch,)``.
 
     Weights that average 1 over a data set make batches' means average to the weighted mean over the set.
-    Weights ``(groups, size)`` give each of the batch's groups a mean of its own, ``(groups,)``.
+    Weights ``(groups, size)`` give each of the batch's groups a mean of its own, ``(groups,)``.  Where terms
+    of the task loss have weights of their own, those of ``term`` count; losses outside of the task loss
+    compare with the truth, as cross-entropy does, and have its weights.
 
     >>> mean(torch.tensor([1.0, 4.0]), torch.tensor([0.5, 1.5]))
     tensor(3.2500)
+    >>> mean(torch.tensor([1.0, 4.0]), {"energy": torch.tensor([0.0, 2.0])}, "energy")
+    tensor(4.)
     >>> mean(torch.tensor([1.0, 4.0]), torch.ones(2, 1))
     tensor([1., 4.])
     """
+    if isinstance(weight, Mapping):
+        unknown = ", ".join(sorted(set(weight) - set(TERMS)))
+        if unknown:
+            raise ValueError(f"weights of {unknown}: the task loss has terms {', '.join(TERMS)}")
+        weight = weight.get(term)
     return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
@@ -148,8 +193,11 @@ class Space(ABC):
         """The discrete output nearest to a relaxed one (threshold 0.5, or the largest tag)."""
 
     @abstractmethod
-    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """An all-zero output for each input, ``(batch, *event)``: the shape that logits will have."""
+    def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        """Return an all-zero output for each input, ``(batch, *event)``, as logits will have it.
+
+        Of inputs that are trees of tensors the first one decides.
+        """
 
     def gaussian(self, like: Tensor) -> Tensor:
         """Standard normal noise of that shape, with or without candidate axis; units independent."""
@@ -205,7 +253,8 @@ class MultiLabel(_Binary):
     labels: int
     event_dims = 1
 
-    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        x = first_leaf(x)
         return torch.zeros(len(x), self.labels, device=x.device, dtype=_float_type(x))
 
 
@@ -310,7 +359,8 @@ class Mask(_Binary):
 
         return draw
 
-    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        x = first_leaf(x)
         return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))
 
     def gaussian(self, like: Tensor) -> Tensor:
@@ -343,7 +393,8 @@ class Tags(Space):
     event_dims = 2
     unit_dims = 1
 
-    def zeros(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        x = first_leaf(x)
         return torch.zeros(*x.shape[:2], self.tags, device=x.device, dtype=_float_type(x))
 
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:

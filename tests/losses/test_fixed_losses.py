@@ -99,7 +99,7 @@ def test_it_can_take_the_place_of_cross_entropy(loss):
     logits, truth = images()
     prediction = Prediction(Mask(), logits)
     torch.testing.assert_close(
-        TaskLoss(energy=0, fixed=loss)(prediction, truth), loss(prediction, truth).mean()
+        TaskLoss(energy_weight=0, fixed=loss)(prediction, truth), loss(prediction, truth).mean()
     )
 
 

@@ -41,9 +41,9 @@ def test_defaults_are_energy_plus_cross_entropy():
 
 def test_measure_and_fixed_loss_can_be_replaced():
     hamming = (LOGITS.sigmoid() - TRUTH).abs().mean(1).mean()
-    loss = TaskLoss(energy=0, ce=0, score=1, measure=Hamming())
+    loss = TaskLoss(energy_weight=0, ce_weight=0, score_weight=1, score=Hamming())
     torch.testing.assert_close(loss(prediction(), TRUTH), hamming)
-    loss = TaskLoss(energy=0, fixed=Asymmetric())
+    loss = TaskLoss(energy_weight=0, fixed=Asymmetric())
     torch.testing.assert_close(loss(prediction(), TRUTH), Asymmetric()(prediction(), TRUTH).mean())
 
 
@@ -51,11 +51,11 @@ def test_energy_of_weight_zero_is_never_called():
     def forbidden(y):
         raise AssertionError
 
-    torch.testing.assert_close(TaskLoss(energy=0)(prediction(), TRUTH, forbidden), parts()[1].mean())
+    torch.testing.assert_close(TaskLoss(energy_weight=0)(prediction(), TRUTH, forbidden), parts()[1].mean())
 
 
 def test_without_an_energy_the_other_terms_remain():
-    torch.testing.assert_close(TaskLoss(energy=7)(prediction(), TRUTH), parts()[1].mean())
+    torch.testing.assert_close(TaskLoss(energy_weight=7)(prediction(), TRUTH), parts()[1].mean())
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0.3, 1.7, 2.5)])
@@ -153,3 +153,21 @@ def test_padded_pixels_cost_nothing():
     mask = torch.tensor([[[1.0, 1.0, 0.0]] * 2])
     padded = Asymmetric()(Prediction(Mask(), logits, mask), truth)
     torch.testing.assert_close(padded, Asymmetric()(Prediction(Mask(), logits[..., :2]), truth[..., :2]))
+
+
+def test_each_term_may_have_weights_of_its_own():
+    weights = {"energy": torch.tensor([0.5, 2.0]), "score": torch.tensor([0.0, 3.0])}
+    of_energy, of_ce, of_score = parts()
+    expected = (of_energy * weights["energy"] + of_ce + of_score * weights["score"]).mean()
+    torch.testing.assert_close(TaskLoss(1, 1, 1)(prediction(), TRUTH, energy, weights), expected)
+
+
+def test_the_same_weights_for_all_terms_are_one_weight():
+    weight = torch.tensor([0.5, 2.0])
+    loss = TaskLoss(2, 3, 4)
+    same = loss(prediction(), TRUTH, energy, dict.fromkeys(("energy", "ce", "score"), weight))
+    torch.testing.assert_close(same, loss(prediction(), TRUTH, energy, weight))
+
+
+def test_without_a_truth_the_energy_remains():
+    torch.testing.assert_close(TaskLoss(2, 3, 4)(prediction(), None, energy), 2 * parts()[0].mean())

@@ -28,7 +28,7 @@ from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5
 SPACE = MultiLabel(LABELS)
-TASK_LOSS = TaskLoss(energy=0.9, ce=1.1, score=0.7)
+TASK_LOSS = TaskLoss(energy_weight=0.9, ce_weight=1.1, score_weight=0.7)
 LOSSES = {
     "margin": Margin(),
     "regression": Regression(),
@@ -220,7 +220,7 @@ def test_the_hinge_was_active_for_some_instances_only(task_net, energy, batch):
 
 @every_through
 def test_a_task_net_that_is_deaf_to_the_energy_gives_no_implicit_term(task_net, energy, batch, through):
-    task_loss = TaskLoss(energy=0.0, score=1.0)
+    task_loss = TaskLoss(energy_weight=0.0, score_weight=1.0)
     update = implicit_update(task_net, energy, batch, "cd", through=through, task_loss=task_loss)
     assert update.measured["implicit_norm"] == 0
     explicit = Dense("cd", through, task_net, energy, batch).explicit()
@@ -678,7 +678,7 @@ def update_in(kind, name, through, batch=None, solver=None):
         energy,
         space,
         IN_EVERY_SPACE[name](score),
-        TaskLoss(energy=0.5, score=0.5, measure=score),
+        TaskLoss(energy_weight=0.5, score_weight=0.5, score=score),
         score=score,
         through=through,
         solver=solver or Neumann(4),

@@ -124,7 +124,9 @@ def test_infnets_network_with_and_without_truncation(task_net, energy, batch, ma
     with torch.no_grad():
         energy.terms[0].local.weight *= -30  # sure enough for a margin that is kept in places
     loss = Margin(L1()) if margin else Perceptron(L1())
-    method = InfNet(task_net, energy, SPACE, loss, TaskLoss(energy=0.7, ce=0.2), truncated=truncated)
+    method = InfNet(
+        task_net, energy, SPACE, loss, TaskLoss(energy_weight=0.7, ce_weight=0.2), truncated=truncated
+    )
     _, update = method.stages()[0].updates(batch)
     logits = task_net(batch.x)
     outputs = relaxed_of(logits, batch)
@@ -169,7 +171,7 @@ def logits_by_hand(name, task_net, cost_net, batch):
 def test_infnet_plus_plays_the_compound_game(task_net, energy, batch, name, truncated):
     cost_net = cost_net_of(name, task_net)
     method = InfNetPlus(
-        task_net, cost_net, energy, SPACE, Margin(L1()), TaskLoss(energy=0.6, ce=0.3),
+        task_net, cost_net, energy, SPACE, Margin(L1()), TaskLoss(energy_weight=0.6, ce_weight=0.3),
         task_steps=2, weight=0.4, truncated=truncated,
     )  # fmt: skip
     updates = method.stages()[0].updates(batch)
@@ -224,7 +226,7 @@ def test_the_stacked_network_starts_as_the_task_net_made_surer(batch):
 
 def test_the_stacked_network_leaves_the_task_net_alone(task_net, energy, batch):
     cost_net = cost_net_of("stacked", task_net)
-    method = InfNetPlus(task_net, cost_net, energy, SPACE, Margin(L1()), TaskLoss(ce=0.0), weight=0.0)
+    method = InfNetPlus(task_net, cost_net, energy, SPACE, Margin(L1()), TaskLoss(ce_weight=0.0), weight=0.0)
     _, first, second = method.updates(batch)
     assert not any(gradient.any() for gradient in first.gradients)
     assert any(gradient.any() for gradient in second.gradients)

@@ -18,6 +18,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, Tags
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
+from lossnet.training.engines import Eager
 
 SMALL = Settings(
     task_hidden=8,
@@ -73,18 +74,12 @@ def test_the_grid_is_the_designs():
     assert {"soft-f1", "asymmetric"} <= set(METHODS["cross-entropy"].losses)
 
 
-class Spy(Trainer):
-    """Keeps copies of the weights before each stage and at the end."""
+class Spy(Eager):
+    """Keeps copies of the weights before each stage."""
 
-    def _prepare(self, stage, saved):
-        super()._prepare(stage, saved)
-        self.log.append((stage.name, weights(self.method)))
-
-    def fit(self, *arguments):
-        self.log = []
-        history = super().fit(*arguments)
-        self.log.append(("end", weights(self.method)))
-        return history
+    def begin(self, jobs, numbers, train):
+        super().begin(jobs, numbers, train)
+        self.log = [*getattr(self, "log", []), weights(jobs[0].method)]
 
 
 def parts(snapshot, network):
@@ -103,9 +98,9 @@ def parts(snapshot, network):
 )
 def test_the_last_stage_leaves_the_other_network_bitwise_alone(make_data, method, loss, frozen, trained):
     built = build(method, loss, SMALL, LabelTask.of_size(6, 4))
-    spy = Spy(built, max_epochs=2, progress=False, batch_size=16)
-    spy.fit(make_data(40), make_data(20, seed=1))
-    first, last, end = spy.log[0][1], spy.log[-2][1], spy.log[-1][1]
+    spy = Spy(torch.device("cpu"))
+    trainer(built, max_epochs=2, engine=spy).fit(make_data(40), make_data(20, seed=1))
+    first, last, end = spy.log[0], spy.log[-1], weights(built)
     assert not identical(parts(first, frozen), parts(last, frozen)), "it is trained before"
     assert identical(parts(last, frozen), parts(end, frozen)), "and frozen then"
     assert not identical(parts(last, trained), parts(end, trained))
@@ -234,7 +229,7 @@ def assert_outputs(kind, method, data):
 @pytest.mark.parametrize("kind", ["tags", "mask"])
 def test_seal_works_in_every_space_with_every_loss(kind, loss):
     space, score, net, energy, train, valid = problem(kind)
-    task_loss = TaskLoss(energy=0.5, ce=1.0, score=0.5, measure=score)
+    task_loss = TaskLoss(energy_weight=0.5, ce_weight=1.0, score_weight=0.5, score=score)
     method = SEAL(net, energy, space, LOSSES[loss](score), task_loss)
     before = copy.deepcopy(method.state_dict())
     fitted = trainer(method, lr=0.1, max_epochs=5)
@@ -253,7 +248,7 @@ def test_other_methods_work_in_every_space(kind, name):
     space, score, net, energy, train, valid = problem(kind)
     inference = GradientInference(steps=10, lr=1.0)
     made = {
-        "cross-entropy": lambda: CrossEntropy(net, space, TaskLoss(score=1.0, measure=score)),
+        "cross-entropy": lambda: CrossEntropy(net, space, TaskLoss(score_weight=1.0, score=score)),
         "infnet": lambda: InfNet(net, energy, space, Margin(score)),
         "dvn": lambda: DVN(energy, space, Regression(score), inference),
         "nce-energy": lambda: NCEEnergy(energy, net, space, NCE(4), inference),
@@ -285,7 +280,7 @@ def test_padding_changes_no_gradient(loss):
                 return nn.functional.pad(shifted, (0, 0, 0, length - 5)).unsqueeze(1)
 
         made = Fixed(1)
-    method = SEAL(net, energy, space, made, TaskLoss(score=1.0, measure=score))
+    method = SEAL(net, energy, space, made, TaskLoss(score_weight=1.0, score=score))
     for narrow, wide in zip(method.updates(batch), method.updates(wider), strict=True):
         network = list(method.get_submodule(narrow.network).parameters())
         torch.testing.assert_close(

@@ -170,7 +170,7 @@ def test_cross_entropy_takes_one_step_on_cross_entropy(task_net, batch):
 
 
 def test_soft_f1_adds_its_cost_to_cross_entropy(task_net, batch):
-    update = only(joint(CrossEntropy(task_net, SPACE, TaskLoss(ce=0.7, score=30.0)))(batch))
+    update = only(joint(CrossEntropy(task_net, SPACE, TaskLoss(ce_weight=0.7, score_weight=30.0)))(batch))
     logits = logits_of(task_net, batch.x)
     expected = 0.7 * ce_of(logits, batch.y) + 30 * (1 - f1_of(sigmoid(logits), batch.y))
     assert_same_gradients(update.loss, expected.mean(), task_net)
@@ -242,7 +242,7 @@ def test_a_task_step_leaves_the_energy_alone_but_not_what_both_share(task_net, b
 
 @every_loss
 def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
-    weights = TaskLoss(energy=1.7, ce=0.6, score=2.5)
+    weights = TaskLoss(energy_weight=1.7, ce_weight=0.6, score_weight=2.5)
     before = copy.deepcopy(energy)
     updates = joint(SEAL(task_net, energy, SPACE, ENERGY_LOSSES[name], weights, task_steps=2))(batch)
     descend(next(updates), energy, rate=1.0)
@@ -264,7 +264,7 @@ def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
 
 def test_seal_with_margin_is_infnets_published_special_case(task_net, energy, batch):
     """Tu & Gimpel 2018 with the margin kept for the energy and removed for the network."""
-    method = SEAL(task_net, energy, SPACE, Margin(), TaskLoss(energy=1.0, ce=0.0))
+    method = SEAL(task_net, energy, SPACE, Margin(), TaskLoss(energy_weight=1.0, ce_weight=0.0))
     updates = joint(method)(batch)
     for _ in range(4):  # whole alternating steps, so that the two games are the same
         output = sigmoid(logits_of(task_net, batch.x)).detach()
@@ -290,7 +290,7 @@ def test_seal_with_margin_is_infnets_published_special_case(task_net, energy, ba
 @pytest.mark.parametrize("ce", [0.0, 0.8])
 @pytest.mark.parametrize("weight", [1.0, 2.3])
 def test_infnets_network_maximises_the_margin(task_net, energy, batch, weight, ce):
-    task_loss = TaskLoss(energy=weight, ce=ce)
+    task_loss = TaskLoss(energy_weight=weight, ce_weight=ce)
     updates = joint(InfNet(task_net, energy, SPACE, Margin(), task_loss))(batch)
     output = sigmoid(logits_of(task_net, batch.x))
     update = next(updates)
@@ -304,7 +304,7 @@ def test_infnets_network_maximises_the_margin(task_net, energy, batch, weight, c
 
 
 def test_infnet_with_a_perceptron_has_no_cost(task_net, energy, batch):
-    updates = joint(InfNet(task_net, energy, SPACE, Perceptron(), TaskLoss(ce=0.4)))(batch)
+    updates = joint(InfNet(task_net, energy, SPACE, Perceptron(), TaskLoss(ce_weight=0.4)))(batch)
     logits = logits_of(task_net, batch.x)
     output = sigmoid(logits)
     hinge = hinge_of(energy, batch, output.detach(), margin=False)
@@ -315,7 +315,7 @@ def test_infnet_with_a_perceptron_has_no_cost(task_net, energy, batch):
 
 
 def test_infnets_fine_tuning_minimises_the_plain_task_loss(task_net, energy, batch):
-    task_loss = TaskLoss(energy=1.4, ce=0.3, score=2.0)
+    task_loss = TaskLoss(energy_weight=1.4, ce_weight=0.3, score_weight=2.0)
     method = InfNet(task_net, energy, SPACE, task_loss=task_loss, energy_steps=2, task_steps=3)
     first, second = method.stages()
     assert (first.networks, second.networks) == (("energy", "task_net"), ("task_net",))
@@ -434,7 +434,7 @@ def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, en
 
 def test_seal_static_adds_a_task_stage_to_its_teachers(task_net, energy, batch):
     teacher = DVN(energy, SPACE, inference=NET_START)
-    weights = TaskLoss(energy=2.0, ce=0.5)
+    weights = TaskLoss(energy_weight=2.0, ce_weight=0.5)
     first, second = SEALStatic(task_net, teacher, SPACE, weights, task_steps=2).stages()
     assert (first.networks, second.networks) == (("energy",), ("task_net",))
     assert [update.network for update in first.updates(batch)] == ["energy"]

@@ -150,8 +150,8 @@ def test_a_model_folder_with_another_kind_is_refused(archive, tmp_path, seal):
 
 def test_score_and_units_follow_the_task():
     method = build("cross-entropy", "soft-f1", QUICK, MaskTask(3, (12, 10)))
-    assert method.task_loss.score == pytest.approx(0.3 * 120)
-    assert isinstance(method.task_loss.measure, IoU)
+    assert method.task_loss.score_weight == pytest.approx(0.3 * 120)
+    assert isinstance(method.task_loss.score, IoU)
     assert isinstance(build("seal", "margin", QUICK, MaskTask(3, (12, 10))).loss.score, IoU)
 
 

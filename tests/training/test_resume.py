@@ -19,8 +19,8 @@ from lossnet.cli import main
 from lossnet.settings import Settings
 from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
-from lossnet.training.checkpoint import optimizer_state, restore_optimizer
-from lossnet.training.descent import descend
+from lossnet.training.checkpoint import optimizer_state, pack, restore_optimizer, unpack
+from lossnet.training.engines.descent import descend
 
 SMALL = Settings(
     task_hidden=8,
@@ -64,12 +64,12 @@ def timeless(history):
 def optimizers(fitted):
     return {
         f"{name}.{index}.{key}": torch.as_tensor(value)
-        for name, optimizer in fitted._optimizers.items()
+        for name, optimizer in fitted.state.optimizers.items()
         for index, state in optimizer.state_dict()["state"].items()
         for key, value in state.items()
     } | {
         f"{name}.lr": torch.tensor(optimizer.param_groups[0]["lr"])
-        for name, optimizer in fitted._optimizers.items()
+        for name, optimizer in fitted.state.optimizers.items()
     }
 
 
@@ -336,8 +336,11 @@ def test_moments_lie_in_memory_as_their_parameters_do(checkpoint):
     net = torch.nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
     optimizer, other = (torch.optim.AdamW(net.parameters(), fused=True) for _ in range(2))
     descend(optimizer, [torch.randn_like(part) for part in net.parameters()], 1.0)
-    Checkpoint(optimizer_state(optimizer)).save(checkpoint)
-    restore_optimizer(other, Checkpoint.load(checkpoint).tensors)
+    tensors = {}
+    packed = pack(optimizer_state(optimizer), "optimizer", tensors)
+    Checkpoint(tensors, {"optimizer": packed}).save(checkpoint)
+    saved = Checkpoint.load(checkpoint)
+    restore_optimizer(other, unpack(saved.state["optimizer"], saved.tensors))
     for name in ("exp_avg", "exp_avg_sq"):
         restored, kept = (one.state[net.weight][name] for one in (other, optimizer))
         assert restored.stride() == net.weight.stride()
@@ -387,11 +390,11 @@ def damage(kind, path):
     elif kind == "other format":
         save_file({"w": torch.ones(2)}, path, metadata={"format": "99", "state": "{}"})
     elif kind == "bad state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3", "state": "{"})
     elif kind == "no state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3"})
     elif kind == "empty state":
-        save_file({"w": torch.ones(2)}, path, metadata={"format": "2", "state": "{}"})
+        save_file({"w": torch.ones(2)}, path, metadata={"format": "3", "state": "{}"})
     elif kind == "missing":
         path.unlink()
 

@@ -17,7 +17,8 @@ from lossnet.scores import metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.tasks import LabelTask
-from lossnet.training import NonFiniteLoss, Trainer, descent, predict
+from lossnet.training import NonFiniteLoss, Trainer, predict
+from lossnet.training.engines import Eager, descent
 from lossnet.training.evaluation import are_sets
 
 SMALL = Settings(
@@ -308,7 +309,7 @@ def applied(monkeypatch):
 
 
 def norms_of(trainer, applied):
-    names = {optimizer: name for name, optimizer in trainer._optimizers.items()}
+    names = {optimizer: name for name, optimizer in trainer.state.optimizers.items()}
     return [(names[optimizer], norm) for optimizer, norm in applied if optimizer in names]
 
 
@@ -388,19 +389,23 @@ def test_measuring_changes_neither_losses_nor_norms(ten_rows):
 
 
 def test_readings_are_named_in_the_order_of_the_steps(ten_rows):
-    class Named(Trainer):
-        def _take_steps(self, stage, batch, words):
-            self.seen = super()._take_steps(stage, batch, words)
+    class Noting(Eager):
+        def step(self, batch, number):
+            self.seen = super().step(batch, number)
             return self.seen
 
-    named = Named(Measuring(), max_epochs=1, batch_size=10, progress=False, clip=1e9)
-    named.fit(ten_rows, ten_rows)
-    names, values = named.seen
+    engine = Noting(torch.device("cpu"))
+    Trainer(Measuring(), max_epochs=1, batch_size=10, progress=False, clip=1e9, engine=engine).fit(
+        ten_rows, ten_rows
+    )
+    names, values = engine.seen
     plain = [("energy", "loss"), ("energy", "gradient_norm")]
     expected = [*plain, *plain, ("energy", "length"), ("energy", "angle"), *plain, ("energy", "length")]
     assert names == [*expected, ("task_net", "loss"), ("task_net", "gradient_norm")]
-    assert values.shape == (len(names),)
-    found = [value for (_, name), value in zip(names, values.tolist(), strict=True) if name != "loss"]
+    assert values.shape == (len(names), 1)
+    found = [
+        value for (_, name), value in zip(names, values.flatten().tolist(), strict=True) if name != "loss"
+    ]
     assert found == [1.0, 1.0, 1.0, -1.0, 1.0, 10.0, 1.0]  # each gradient is 1, and this is batch 1
 
 
@@ -595,7 +600,7 @@ def test_passes_go_on_where_the_last_stopped(train):
     optimizer = torch.optim.AdamW(plain.task_net.parameters(), lr=0.01, weight_decay=0.0, fused=True)
     for _ in range(2):
         losses = []
-        for rows in trainer._order(len(train)).split(16):
+        for rows in trainer.state.order(len(train)).split(16):
             batch = train.batch(rows)
             loss = next(plain.updates(batch)).loss
             optimizer.zero_grad()

@@ -14,7 +14,6 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from rich.table import Table
 
 from lossnet.data import Loaded, MultiLabelData, find, load
 from lossnet.files import write_json
-from lossnet.methods import Stage
 from lossnet.run import Run, find_device, new_model, placed, trainer_of
 from lossnet.settings import Settings, recipe_settings
-from lossnet.training import Checkpoint, Dataset, Trainer, fit_together
+from lossnet.training import Dataset, Trainer, fit_together
+from lossnet.training.engines import Eager
 from lossnet.training.tracking import Tracker
 
 __all__ = ["measure", "run"]
@@ -94,9 +93,9 @@ def measure(
         valid = valid.take(np.flatnonzero(np.asarray(valid.y.sum(1)) > 0)[:1])
     parts = placed(train, device), placed(valid, device)
     try:
-        alone = _lone(Trainer, loaded, settings, device, *parts)
+        alone = _lone(loaded, settings, device, *parts)
         together = _together(loaded, settings, device, *parts, replicas)
-        eager = _lone(_Eager, loaded, dataclasses.replace(settings, epochs=2), device, *parts, warm_up=1)
+        eager = _lone(loaded, dataclasses.replace(settings, epochs=2), device, *parts, warm_up=1, eager=True)
     finally:
         torch.set_num_threads(threads)
     gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
@@ -113,14 +112,6 @@ def measure(
         "device": gpu or f"one thread of {platform.machine()}",
         "torch": torch.__version__,
     }
-
-
-class _Eager(Trainer):
-    """A trainer that captures nothing."""
-
-    def _prepare(self, stage: Stage, saved: Checkpoint | None) -> None:
-        super()._prepare(stage, saved)
-        self._run_batch = partial(self._take_steps, stage)
 
 
 class _Clock(Tracker):
@@ -145,16 +136,17 @@ def _trainer(loaded: Loaded, settings: Settings, device: str, seed: int) -> tupl
 
 
 def _lone(
-    kind: type[Trainer],
     loaded: Loaded,
     settings: Settings,
     device: str,
     train: Dataset,
     valid: Dataset,
     warm_up: int = 2,
+    eager: bool = False,
 ) -> dict[str, Any]:
     trainer, clock = _trainer(loaded, settings, device, seed=0)
-    trainer.__class__ = kind
+    if eager:
+        trainer.engine = Eager(trainer.device)
     clock.times = [time.perf_counter()]
     return _summary(clock, trainer.fit(train, valid), 1, warm_up)
 

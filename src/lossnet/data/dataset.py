@@ -15,8 +15,9 @@ from scipy import sparse
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.spaces import Batch
+from lossnet.spaces import Batch, Weights
 from lossnet.training.evaluation import Dataset, arranged
+from lossnet.trees import first_leaf, tree_map
 
 __all__ = ["MultiLabelData", "ResidentData", "SparseData", "Weighted", "row_numbers"]
 
@@ -201,13 +202,15 @@ class SparseData:
 class Weighted:
     """Any data set with the weights ``(n,)`` of its instances in losses; they should average 1.
 
+    A mapping has weights for each term of the task loss; see `lossnet.spaces.Batch`.
+
     >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1], [0]])
     >>> Weighted(data, torch.tensor([0.5, 1.5])).batch(torch.tensor([1])).weight
     tensor([1.5000])
     """
 
     data: Dataset
-    weights: Tensor
+    weights: Weights
 
     def __len__(self) -> int:
         return len(self.data)
@@ -219,8 +222,13 @@ class Weighted:
     def batch(self, indices: Tensor) -> Batch:
         """The rows ``indices`` with their weights."""
         batch = self.data.batch(indices)
-        weights = self.weights.to(indices.device).index_select(0, indices)
-        return batch._replace(weight=weights.to(batch.x.device, non_blocking=True))
+        device = first_leaf(batch.x).device
+
+        def chosen(weights: Tensor) -> Tensor:
+            own = weights.to(indices.device).index_select(0, indices)
+            return own.to(device, non_blocking=True)
+
+        return batch._replace(weight=tree_map(chosen, self.weights))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from lossnet.losses.base import EnergyFunction
 from lossnet.losses.fixed import FixedLoss, cross_entropy
 from lossnet.scores import F1, Score
-from lossnet.spaces import Prediction, mean
+from lossnet.spaces import Prediction, Weights, mean
 
 __all__ = ["TaskLoss"]
 
@@ -24,34 +25,43 @@ class TaskLoss:
     >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-    >>> TaskLoss(energy=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
+    >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
     tensor(3.3863)
     """
 
-    energy: float = 1.0
-    ce: float = 1.0
-    score: float = 0.0
-    measure: Score = field(default_factory=F1)
+    energy_weight: float = 1.0
+    ce_weight: float = 1.0
+    score_weight: float = 0.0
+    score: Score = field(default_factory=F1)
     fixed: FixedLoss = cross_entropy
 
     def __call__(
         self,
         prediction: Prediction,
-        truth: Tensor,
+        truth: Tensor | None,
         energy: EnergyFunction | None = None,
-        weight: Tensor | None = None,
+        weight: Weights | None = None,
     ) -> Tensor:
-        """The loss, ``()``; ``weight`` is that of each instance in the mean, ``(batch,)``."""
-        terms = []
-        if self.ce:
-            terms.append(_times(self.ce, self.fixed(prediction, truth)))
-        if energy is not None and self.energy:
-            terms.append(_times(self.energy, energy(prediction.relaxed.unsqueeze(1)).squeeze(1)))
-        if self.score:
-            cost = self.measure.cost(prediction.relaxed.unsqueeze(1), truth)
-            terms.append(_times(self.score, cost.squeeze(1)))
-        total = sum(terms[1:], terms[0]) if terms else prediction.logits.new_zeros(len(truth))
-        return mean(total, weight)
+        """Return the loss, ``()``; without a truth, that of the energy alone.
+
+        ``weight`` is that of each instance in the mean, ``(batch,)``; a mapping has those of each term.
+        """
+        terms = {}
+        if self.ce_weight and truth is not None:
+            terms["ce"] = _times(self.ce_weight, self.fixed(prediction, truth))
+        if energy is not None and self.energy_weight:
+            energies = energy(prediction.relaxed.unsqueeze(1)).squeeze(1)
+            terms["energy"] = _times(self.energy_weight, energies)
+        if self.score_weight and truth is not None:
+            cost = self.score.cost(prediction.relaxed.unsqueeze(1), truth)
+            terms["score"] = _times(self.score_weight, cost.squeeze(1))
+        if not terms:
+            terms["ce"] = prediction.logits.new_zeros(len(prediction.logits))
+        if isinstance(weight, Mapping):
+            means = [mean(losses, weight, term) for term, losses in terms.items()]
+            return sum(means[1:], means[0])
+        first, *others = terms.values()
+        return mean(sum(others, first), weight)
 
 
 def _times(weight: float, losses: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,12 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
 from lossnet.spaces import Batch, Prediction, Space
+from lossnet.trees import Tree, first_leaf
 
 __all__ = ["EnergyMethod", "Method", "Stage", "TaskNetMethod", "Update"]
 
 #: ``(x, mask)`` to relaxed outputs ``(batch, *event)``
-Predict = Callable[[Tensor, Tensor | None], Tensor]
+Predict = Callable[[Tree, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,25 @@ class Method(nn.Module):
     predictors: tuple[str, ...]
     #: sums tensors over processes; the trainer sets it where each of several has a share of a batch
     total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
+    #: whether replicas of the method can be trained together; a subclass has to say so itself
+    stackable: ClassVar[bool] = False
+    #: paths of the numbers that may differ between such replicas
+    per_replica: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.stackable = cls.__dict__.get("stackable", False)
+
+    def stacking_blocker(self) -> str | None:
+        """Return why replicas of this method cannot be trained together, or None if they can."""
+        return None if self.stackable else f"{type(self).__name__} has no stacked form"
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
         """The stages of training, in order."""
 
     @abstractmethod
-    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         """Relaxed outputs ``(batch, *event)``: probabilities of labels, tags or pixels."""
 
 
@@ -95,7 +109,7 @@ class TaskNetMethod(Method):
         """The task net's prediction for a batch."""
         return Prediction(self.space, self.task_net(batch.x), batch.mask)
 
-    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         return self.space.relax(self.task_net(x), mask)
 
 
@@ -110,14 +124,14 @@ class EnergyMethod(Method):
         self.energy = energy
         self.inference = inference or GradientInference()
 
-    def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             energy, start = self.energy.at(x), self.start(x, mask)
         # The same inputs give the same prediction, whatever was drawn before.
-        generator = torch.Generator(x.device).manual_seed(0)
+        generator = torch.Generator(first_leaf(x).device).manual_seed(0)
         return self.inference(energy, self.space, start, mask, generator).best
 
-    def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def start(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         """Logits where inference starts: those of the energy's local term, if it is to start at a net."""
         if self.inference.start == "net":
             return self.energy.unary_logits(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import nn
 
@@ -16,7 +17,7 @@ __all__ = ["CrossEntropy"]
 class CrossEntropy(TaskNetMethod):
     """Trains a task net on a loss without an energy: the baseline of every table.
 
-    ``TaskLoss(score=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` replaces cross-entropy.
+    ``TaskLoss(score_weight=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` has another loss.
 
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
@@ -24,6 +25,11 @@ class CrossEntropy(TaskNetMethod):
     >>> [stage.networks for stage in method.stages()]
     [('task_net',)]
     """
+
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = tuple(
+        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
+    )
 
     def __init__(self, task_net: nn.Module, space: Space, task_loss: TaskLoss | None = None) -> None:
         super().__init__(task_net, space)

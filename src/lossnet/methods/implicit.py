@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from lossnet.methods.base import Update
 from lossnet.methods.seal import SEAL
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
-from lossnet.spaces import Batch, Prediction, Space, mean
+from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
 __all__ = ["Implicit", "Through"]
 
@@ -71,6 +71,9 @@ class Implicit(SEAL):
     ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
     """
 
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = (*SEAL.per_replica, "weight")
+
     def __init__(
         self,
         task_net: nn.Module,
@@ -104,6 +107,11 @@ class Implicit(SEAL):
             size = sum(parameter.numel() for parameter in task_net.parameters())
             start = torch.randn(size, generator=torch.Generator().manual_seed(0))
             self.register_buffer("steepest", start / start.norm())
+
+    def stacking_blocker(self) -> str | None:
+        if self.solver.needs_parameters:
+            return f"the solver {type(self.solver).__name__} has no stacked form"
+        return super().stacking_blocker()
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
         steps = range(1, self.energy_steps + 1)
@@ -155,7 +163,7 @@ class Implicit(SEAL):
             return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
 
     def primary_loss(
-        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Tensor | None = None
+        self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None
     ) -> Tensor:
         """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
         logits = prediction.logits.view_as(prediction.logits)

@@ -163,7 +163,7 @@ class InfNetPlus(SEAL):
             margin, perceptron, _ = self.violations(energy, batch.y, test_time, augmented)
             if self.truncated:
                 margin, perceptron = margin.clamp(min=0), perceptron.clamp(min=0)
-            game = self.task_loss.energy
+            game = self.task_loss.energy_weight
             loss = self.task_loss(test_time, batch.y, weight=batch.weight)
             loss = loss - game * self.weight * batch.mean(perceptron)
             cost_loss = self.task_loss(augmented, batch.y, weight=batch.weight) - game * batch.mean(margin)

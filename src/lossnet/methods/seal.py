@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,11 @@ class SEAL(TaskNetMethod):
     >>> [update.network for update in method.updates(batch)]
     ['energy', 'energy', 'task_net']
     """
+
+    stackable = True
+    per_replica: ClassVar[tuple[str, ...]] = tuple(
+        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
+    )
 
     def __init__(
         self,

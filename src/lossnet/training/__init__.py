@@ -1,15 +1,17 @@
 """Training: the loop, its checkpoints and its evaluation, in one process or several."""
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
-from lossnet.training.distributed import Processes, joined
-from lossnet.training.evaluation import Views, predict
-from lossnet.training.replicas import Outcome, fit_together, why_alone
-from lossnet.training.trainer import Dataset, Interrupted, NonFiniteLoss, Trainer
+from lossnet.training.engines import Engine, Processes, joined
+from lossnet.training.evaluation import Dataset, Views, predict
+from lossnet.training.state import Callback, NonFiniteLoss
+from lossnet.training.trainer import Interrupted, Outcome, Trainer, fit_together, stacking_blocker
 
 __all__ = [
+    "Callback",
     "Checkpoint",
     "CheckpointError",
     "Dataset",
+    "Engine",
     "Interrupted",
     "NonFiniteLoss",
     "Outcome",
@@ -19,5 +21,5 @@ __all__ = [
     "fit_together",
     "joined",
     "predict",
-    "why_alone",
+    "stacking_blocker",
 ]

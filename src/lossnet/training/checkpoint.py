@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +14,26 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lossnet.files import replaced
-from lossnet.training.descent import laid_out_as
+from lossnet.training.engines.descent import laid_out_as
+from lossnet.trees import tree_map
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
     "nested",
     "optimizer_state",
+    "pack",
     "rate_tensors_kept",
     "restore_optimizer",
+    "unpack",
 ]
 
-FORMAT = 2
+FORMAT = 3
+#: what an optimizer's groups have that depends on where it runs
+_DEVICE = ("params", "capturable", "foreach", "fused", "differentiable")
 
 
 class CheckpointError(ValueError):
@@ -49,7 +55,7 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Writes beside ``path`` first and then renames, so that a kill leaves the old file or the new."""
+        """Write beside ``path`` first and then renames, so that a kill leaves the old file or the new."""
         # Copies, because safetensors refuses tensors that share memory or are transposed.
         tensors = {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -63,7 +69,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Reads a checkpoint, or says what is wrong with it."""
+        """Read a checkpoint, or say what is wrong with it."""
         if not path.is_file():
             raise CheckpointError(f"{path}: no checkpoint here; start without resuming")
         try:
@@ -81,49 +87,75 @@ class Checkpoint:
             ) from error
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with ``prefix/``, without it."""
+        """Return the tensors whose names begin with ``prefix/``, without it."""
         start = prefix + "/"
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
 
 
-def nested(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors under ``prefix/``."""
+def nested(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the same tensors under ``prefix/``."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimizer's state and learning rates as flat tensors."""
-    content = optimizer.state_dict()
-    tensors = {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, values in content["state"].items()
-        for name, value in values.items()
-    }
-    rates = [float(group["lr"]) for group in content["param_groups"]]
-    return {**tensors, "lr": torch.tensor(rates, dtype=torch.float64)}
+def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a state as JSON, its tensors put into ``tensors`` under ``name``; see `unpack`.
+
+    >>> tensors = {}
+    >>> packed = pack({0: (torch.ones(2), 0.5)}, "optimizer", tensors)
+    >>> list(tensors), unpack(packed, tensors)
+    (['optimizer/0/0'], {0: (tensor([1., 1.]), 0.5)})
+    """
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, pack(part, f"{name}/{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, (list, tuple)):
+        parts = [pack(part, f"{name}/{index}", tensors) for index, part in enumerate(value)]
+        return parts if isinstance(value, list) else {"tuple": parts}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    what = f"{name}: a checkpoint cannot hold a {type(value).__name__}"
+    raise CheckpointError(f"{what}; state_dict must be made of tensors, numbers, strings and lists of them")
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Puts back what `optimizer_state` took out."""
+def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return what `pack` was given."""
+    if isinstance(packed, list):
+        return [unpack(part, tensors) for part in packed]
+    if not isinstance(packed, dict):
+        return packed
+    (kind, content), *_ = packed.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(unpack(part, tensors) for part in content)
+    return {key: unpack(part, tensors) for key, part in content}
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state, learning rates as numbers wherever it keeps them."""
     content = optimizer.state_dict()
-    content["state"] = {}
-    for name, tensor in tensors.items():
-        if name != "lr":
-            index, key = name.split(".", 1)
-            content["state"].setdefault(int(index), {})[key] = tensor
-    for group, rate in zip(content["param_groups"], tensors["lr"].tolist(), strict=True):
-        group["lr"] = rate
+    return {**content, "param_groups": [tree_map(float, group) for group in content["param_groups"]]}
+
+
+def restore_optimizer(optimizer: Optimizer, content: Mapping[str, Any]) -> None:
+    """Put back what `optimizer_state` took out, perhaps on another device."""
+    groups = [
+        {**saved, **{name: own[name] for name in _DEVICE if name in own}}
+        for saved, own in zip(content["param_groups"], optimizer.state_dict()["param_groups"], strict=True)
+    ]
     with rate_tensors_kept(optimizer):
-        optimizer.load_state_dict(content)
+        optimizer.load_state_dict({"state": dict(content["state"]), "param_groups": groups})
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if value.shape == parameter.shape:  # in the usual order, as a file has tensors
+            if isinstance(value, Tensor) and value.shape == parameter.shape:  # in the order of a file
                 state[name] = laid_out_as(parameter, value)
 
 
 @contextmanager
-def rate_tensors_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Lets learning rates change, but in the tensors that hold them: a captured step reads those."""
+def rate_tensors_kept(optimizer: Optimizer) -> Iterator[None]:
+    """Let learning rates change, but in the tensors that hold them: a captured step reads those."""
     rates = [group["lr"] for group in optimizer.param_groups]
     yield
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ class Dataset(Protocol):
     """Anything with a length that assembles batches from row numbers."""
 
     def __len__(self) -> int:
-        """Number of instances."""
+        """Return the number of instances."""
 
     def batch(self, indices: Tensor) -> Batch:
-        """The instances at these rows."""
+        """Return the instances at these rows."""
 
 
 @runtime_checkable
@@ -29,11 +29,11 @@ class Arranged(Protocol):
     """A data set whose batches are cheaper in another order."""
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
-        """Row numbers ``(n,)``, arranged so that the instances of a batch go well together."""
+        """Return row numbers ``(n,)``, arranged so that the instances of a batch go well together."""
 
 
 def arranged(data: Dataset, order: Tensor, batch_size: int) -> Tensor:
-    """Row numbers ``(n,)`` as the data set would have them, or as they are."""
+    """Return row numbers ``(n,)`` as the data set would have them, or as they are."""
     return data.arranged(order, batch_size) if isinstance(data, Arranged) else order
 
 
@@ -41,21 +41,22 @@ class Views(Protocol):
     """How inputs are seen where a network does not see them as a whole."""
 
     def training(self, dataset: Dataset) -> Dataset:
-        """The same instances, each seen through a random view."""
+        """Return the same instances, each seen through a random view."""
 
     def averaged(self, predict: Predict) -> Predict:
-        """Predictions for whole inputs from those for views."""
+        """Return predictions for whole inputs from those for views."""
 
     def quick(self, predict: Predict) -> Predict:
-        """The same from few views, for validation between epochs."""
+        """Return the same from few views, for validation between epochs."""
 
 
 def predict(
     model: Predict, data: Dataset, device: torch.device | str = "cpu", batch_size: int = 512
-) -> tuple[Tensor, Tensor]:
-    """Relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
+) -> tuple[Tensor, Any]:
+    """Return relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
 
-    ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.
+    ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.  The truth
+    is None where data have no labels.
     """
     relaxed, truth = [], []
     with torch.no_grad():
@@ -63,17 +64,17 @@ def predict(
             batch = data.batch(rows).to(device)
             relaxed.append(model(batch.x, batch.mask))
             truth.append(batch.y)
-    return _stack(relaxed), _stack(truth)
+    return _stack(relaxed), None if any(y is None for y in truth) else _stack(truth)
 
 
 def are_sets(data: Dataset, device: torch.device) -> bool:
     """Whether the truth of all instances is made of ones and zeros."""
     batches = (data.batch(rows).y for rows in torch.arange(len(data), device=device).split(4096))
-    return all(bool(((y == 0) | (y == 1)).all()) for y in batches)
+    return all(y is not None and bool(((y == 0) | (y == 1)).all()) for y in batches)
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    """Concatenates along the first axis; events that differ in size are padded with zeros."""
+    """Concatenate along the first axis; events that differ in size are padded with zeros."""
     if len({part.shape[1:] for part in parts}) == 1:
         return torch.cat(parts)
     sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].dim())]

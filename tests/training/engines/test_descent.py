@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from lossnet.ops import total_norm
-from lossnet.training.descent import descend, step
+from lossnet.training.engines.descent import descend, step
 
 
 def networks(dtype):

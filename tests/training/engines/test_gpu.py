@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from lossnet import ops
-from lossnet.bench.seeds import _Eager
 from lossnet.build import build
 from lossnet.data import MultiLabelData
+from lossnet.methods import CrossEntropy
+from lossnet.nets import MLP
 from lossnet.settings import Settings
-from lossnet.spaces import MultiLabel, Prediction
+from lossnet.spaces import Batch, MultiLabel, Prediction
 from lossnet.tasks import LabelTask
 from lossnet.training import Trainer, fit_together
-from lossnet.training.descent import descend
+from lossnet.training.engines import Eager
+from lossnet.training.engines.descent import descend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -70,11 +72,17 @@ def data(zeros=0.0):
     return MultiLabelData.from_arrays(x, (x @ random.normal(size=(20, 9)) > 1).astype("uint8"))
 
 
-def trainer(seed, method="seal", loss="nce", lr=0.001, weight_decay=0.01, clip=10.0, **settings):
-    chosen = Settings(**{"task_hidden": 32, "energy_hidden": 32, "global_hidden": 16, **settings})
+def trainer(seed, method="seal", loss="nce", lr=0.001, weight_decay=0.01, clip=10.0, optimizer=None, **more):
+    chosen = Settings(**{"task_hidden": 32, "energy_hidden": 32, "global_hidden": 16, **more})
     torch.manual_seed(seed)
     made = build(method, loss, chosen, LabelTask.of_size(20, 9))
-    rates = {"lr": lr, "weight_decay": weight_decay, "clip": clip, "plateau_patience": 0}
+    rates = {
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "clip": clip,
+        "plateau_patience": 0,
+        "optimizer": optimizer,
+    }
     return Trainer(made, seed=seed, max_epochs=4, device="cuda", progress=False, **rates)
 
 
@@ -90,7 +98,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_graphs_do_what_steps_one_by_one_do(kind, recwarn):
     graphs, steps = trainer(0, **kind), trainer(0, **kind)
-    steps.__class__ = _Eager
+    steps.engine = Eager(steps.device)
     history, expected = graphs.fit(data(), data()), steps.fit(data(), data())
     assert not [warning for warning in recwarn if "CUDA graph" in str(warning.message)]
     for ours, theirs in zip(history, expected, strict=True):
@@ -112,6 +120,55 @@ def test_replicas_do_what_each_does_alone(kind, rounded, monkeypatch):
             assert ours["lr"] == pytest.approx(theirs["lr"])
             if not rounded:
                 assert ours["valid"] == pytest.approx(theirs["valid"], rel=1e-2, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "captured"), [(torch.optim.Adam, True), (torch.optim.SGD, False)], ids=["Adam", "SGD"]
+)
+def test_other_optimizers_are_captured_where_they_can_be(optimizer, captured):
+    graphs, steps = trainer(0, optimizer=optimizer), trainer(0, optimizer=optimizer)
+    steps.engine = Eager(steps.device)
+    expected = steps.fit(data(), data())
+    with nullcontext() if captured else pytest.warns(UserWarning, match="optimizer SGD cannot be captured"):
+        history = graphs.fit(data(), data())
+    for ours, theirs in zip(history, expected, strict=True):
+        assert ours["lr"] == pytest.approx(theirs["lr"])
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-3)
+
+
+class Trees:
+    """Inputs in two parts."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def batch(self, indices):
+        x, y, *_ = self.data.batch(indices)
+        return Batch({"left": x[:, :9], "right": (x[:, 9:],)}, y)
+
+
+class Joining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = MLP(20, 8, 1, 9)
+
+    def forward(self, x):
+        return self.net(torch.cat([x["left"], x["right"][0]], 1))
+
+
+def test_graphs_read_trees_of_inputs(recwarn):
+    histories = []
+    for engine in (None, Eager(torch.device("cuda"))):
+        torch.manual_seed(0)
+        method = CrossEntropy(Joining(), MultiLabel(9))
+        made = Trainer(method, max_epochs=4, device="cuda", progress=False, engine=engine)
+        histories.append(made.fit(Trees(data()), Trees(data())))
+    assert not [warning for warning in recwarn if "CUDA graph" in str(warning.message)]
+    for ours, theirs in zip(*histories, strict=True):
+        assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
 
 
 def test_log_probabilities_are_those_of_a_cpu():

@@ -1,28 +1,33 @@
 """Several processes come to what one process comes to."""
 
 import json
+import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import time
 import uuid
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn import functional as F
 
+import lossnet
 from lossnet.cli import main
+from lossnet.methods import CrossEntropy
 from lossnet.nets import layers
 from lossnet.ops import Bernoulli
 from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
-from lossnet.training import Checkpoint
-from lossnet.training.distributed import Processes, joined
-from lossnet.training.draws import WholeBatchDraws
+from lossnet.training import Checkpoint, Trainer
+from lossnet.training.engines import Processes, joined, launched_rank
+from lossnet.training.engines.draws import WholeBatchDraws
 
 WORK = runpy.run_path(str(Path(__file__).with_name("shared_work.py")))
 
@@ -174,6 +179,148 @@ def test_a_process_that_fails_ends_the_others():
     assert time.monotonic() - started < 60
 
 
+# ---------------------------------------------------------------- other launchers
+
+
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def start(names, function, *arguments, address=True, processes=2):
+    """What a function returns in processes that know of each other from their environment only."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def run(rank):
+        os.environ |= dict(zip(names, map(str, (rank, processes, rank)), strict=True))
+        os.environ |= meeting if address else {}
+        try:
+            answers.put((rank, function(*arguments)))
+        except Exception as error:
+            answers.put((rank, error))
+
+    started = [context.Process(target=run, args=(rank,)) for rank in range(processes)]
+    for process in started:
+        process.start()
+    returned = dict(answers.get() for _ in started)
+    for process in started:
+        process.join()
+    return returned
+
+
+def fit_joined(name, folder):
+    torch.set_num_threads(1)
+    with joined() as processes:
+        WORK["fit"](name, folder / str(processes.count) / name, processes)
+    return processes.count, distributed.is_initialized()
+
+
+@several
+@pytest.mark.parametrize("names", [RANKS, SLURM, OPEN_MPI], ids=lambda names: names[0])
+def test_processes_of_any_launcher_come_to_the_weights_of_one(names, tmp_path):
+    assert start(names, fit_joined, "identity", tmp_path) == dict.fromkeys((0, 1), (2, False))
+    WORK["fit"]("identity", tmp_path / "1" / "identity")
+    assert_same(tmp_path / "1" / "identity", tmp_path / "2" / "identity")
+
+
+@several
+def test_a_command_without_torchrun_is_shared_by_processes(command, tmp_path, capfd):
+    assert start(RANKS, main, [*command, "--output", str(tmp_path / "two")]) == {0: 0, 1: 0}
+    assert capfd.readouterr().out.count("result, model and history are in") == 1
+    assert main([*command, "--output", str(tmp_path / "one")]) == 0
+    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert one["steps"] == two["steps"]
+    for part, metrics in one["metrics"].items():
+        assert metrics == pytest.approx(two["metrics"][part], abs=1e-4)
+
+
+def join_a_group(folder):
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    name, *_ = WORK["RESUMED"]
+    fit_joined(name, folder)
+    left_alone = distributed.is_initialized()
+    distributed.destroy_process_group()
+    return left_alone
+
+
+@several
+def test_a_group_that_is_initialised_is_joined_and_left_alone(tmp_path):
+    assert start(RANKS, join_a_group, tmp_path) == {0: True, 1: True}
+    assert len(list((tmp_path / "2").iterdir())) == 1
+
+
+@several
+@pytest.mark.parametrize("names", [RANKS, SLURM, OPEN_MPI], ids=lambda names: names[0])
+def test_ranks_that_cannot_meet_are_refused(names, tmp_path, command, capfd):
+    refused = start(names, main, [*command, "--output", str(tmp_path / "both")], address=False)
+    assert refused == {0: 2, 1: 2}
+    assert not (tmp_path / "both").exists()
+    said = capfd.readouterr().err
+    for rank in (0, 1):
+        assert f"this is process {rank} of 2, but MASTER_ADDR and MASTER_PORT must say where" in said
+
+
+def test_ranks_without_a_group_do_not_write_the_same_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    method = CrossEntropy(nn.Linear(2, 2), MultiLabel(2))
+    with pytest.raises(ValueError, match=r"process 1 of 2, and each would train .* processes= from"):
+        Trainer(method, checkpoint=tmp_path / "checkpoint")
+    Trainer(method, checkpoint=tmp_path / "own", processes=Processes())
+    Trainer(method)
+
+
+def test_a_rank_without_a_number_of_processes_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ValueError, match="RANK=1 and WORLD_SIZE=None do not say"), joined():
+        pass
+
+
+def test_one_process_of_a_launcher_is_alone(monkeypatch):
+    for name, value in zip(RANKS, "010", strict=True):
+        monkeypatch.setenv(name, value)
+    assert launched_rank() is None
+    with joined() as processes:
+        assert processes == Processes()
+
+
+def train_on_ray(options):
+    torch.set_num_threads(1)
+    lossnet.train(lossnet.Run(**options))
+
+
+@several
+def test_two_ray_workers_train_one_model(tmp_path):
+    why = "ray is not among the development requirements: install ray[train] to run this"
+    ray = pytest.importorskip("ray", reason=why)
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    settings = lossnet.Settings(epochs=2, task_hidden=8)
+    options = {"data": "digits-pairs", "method": "cross-entropy", "settings": settings, "progress": False}
+    options["device"] = "cpu"
+    one = lossnet.train(lossnet.Run(**options))
+    ray.init(num_cpus=2, include_dashboard=False)
+    try:
+        TorchTrainer(
+            train_on_ray,
+            train_loop_config={**options, "output": str(tmp_path / "two")},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=str(tmp_path / "ray")),
+        ).fit()
+    finally:
+        ray.shutdown()
+    two = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert two["processes"] == 2
+    assert two["steps"] == one["steps"]
+    assert two["metrics"]["test"] == pytest.approx(one["metrics"]["test"], abs=1e-4)
+
+
 # ---------------------------------------------------------------- shares
 
 
@@ -200,6 +347,17 @@ def test_one_process_has_the_whole_batch_as_it_is():
         assert own is batch
 
 
+def test_trees_of_inputs_and_weights_of_terms_are_shared_by_rows():
+    x = {"ids": torch.arange(10).view(5, 2), "more": [torch.rand(5)]}
+    batch = Batch(x, None, None, {"ce": torch.arange(5.0)})
+    with Processes(1, 2).share(batch) as own:
+        assert own.x["ids"].tolist() == [[4, 5], [6, 7], [8, 9]]
+        assert torch.equal(own.x["more"][0], x["more"][0][2:])
+        assert own.y is None
+        torch.testing.assert_close(own.weight["ce"], torch.tensor([2.0, 3.0, 4.0]) * 0.6)
+        torch.testing.assert_close(own.weight["energy"], torch.full((3,), 0.6))
+
+
 def test_sparse_inputs_are_shared_by_rows():
     dense = torch.tensor([[0.0, 1.0], [0.0, 0.0], [2.0, 3.0], [4.0, 0.0]])
     with warnings.catch_warnings():
@@ -223,7 +381,7 @@ def test_normalisation_over_a_batch_is_refused():
     [("cuda:0", 2, "use --device cuda"), ("cuda", 1, "a machine with 1 GPUs; start 1")],
 )
 def test_every_process_needs_a_gpu_of_its_own(device, gpus, message, monkeypatch):
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1"}.items():
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(ValueError, match=message), joined(device):

@@ -1,4 +1,4 @@
-"""What `test_distributed` trains in one process and in several.
+"""What `test_processes` trains in one process and in several.
 
 As a script, ``torchrun --nproc-per-node 2 shared_work.py FOLDER`` leaves a checkpoint of every case in
 ``FOLDER/2``; without ``torchrun`` it is ``FOLDER/1``.
@@ -18,7 +18,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import Batch
 from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import CheckpointError, Trainer
-from lossnet.training.distributed import joined
+from lossnet.training.engines import joined
 
 # Batches of 11 leave a last one of a single row: uneven shares, and one of nothing.
 BATCH = 11

@@ -4,24 +4,58 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lossnet.spaces import Batch
+from lossnet.training.engines.base import Readings, RunBatch
+from lossnet.training.engines.eager import Eager
+from lossnet.trees import first_leaf, tree_leaves, tree_map
 
-__all__ = ["GraphRunner", "Readings", "RunBatch"]
+__all__ = ["Graph", "GraphRunner", "make_capturable"]
 
-#: what a batch's updates measured: pairs of network and quantity, and their values ``(readings,)``
-Readings = tuple[list[tuple[str, str]], Tensor]
-#: takes a batch's steps, with random words ``(R, n)`` for `lossnet.ops`
-RunBatch = Callable[[Batch, Tensor | None], Readings]
+
+class Graph(Eager):
+    """Takes the steps of one training as CUDA graphs, where its optimizers can be captured."""
+
+    def prepare(self, optimizer: Optimizer) -> None:
+        make_capturable(optimizer, self.device)
+
+    def runner(self) -> RunBatch:
+        return graphed(self.take_steps, [*self.jobs[0].optimizers.values()])
+
+
+def make_capturable(optimizer: Optimizer, device: torch.device) -> None:
+    """Let an optimizer's step be captured, if it is of a kind that can be.
+
+    A graph replays the step with whatever learning rate its tensor holds.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device)
+
+
+def graphed(
+    run: RunBatch,
+    optimizers: Iterable[Optimizer],
+    generators: Callable[[], Sequence[torch.Generator]] = tuple,
+) -> RunBatch:
+    """Return a `GraphRunner`, or ``run`` itself where an optimizer cannot be captured, and say so."""
+    for optimizer in optimizers:
+        if not all(group.get("capturable") for group in optimizer.param_groups):
+            why = f"the optimizer {type(optimizer).__name__} cannot be captured"
+            warnings.warn(f"steps run one by one, not as a CUDA graph: {why}", stacklevel=2)
+            return run
+    return GraphRunner(run, generators)
 
 
 class GraphRunner:
-    """Runs batches eagerly a few times, then captures all of a batch's updates as one graph and replays it.
+    """Run batches eagerly a few times, then capture all of a batch's updates as one graph and replay it.
 
     Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
     at most as ``graphs`` says.  Where capture is impossible (a method looks at its own
@@ -40,45 +74,44 @@ class GraphRunner:
         self._generators = generators
         self._eager_left = warm_up
         self._most = graphs
-        self._seen: set[torch.Size] = set()
-        self._graphs: dict[torch.Size, _Captured] = {}
+        self._seen: set[_Shapes] = set()
+        self._graphs: dict[_Shapes, _Captured] = {}
         self._impossible = False
 
-    def __call__(self, batch: Batch, words: Tensor | None) -> Readings:
-        """Takes the batch's optimizer steps."""
-        shape = batch.x.shape
+    def __call__(self, batch: Batch, keys: Tensor | None) -> Readings:
+        """Take the batch's optimizer steps."""
+        shape = tuple(part.shape for part in tree_leaves(batch))
         captured = self._graphs.get(shape)
         if captured is None:
             if self._impossible or (len(self._graphs) == self._most and self._eager_left == 0):
-                return self._run(batch, words)
+                return self._run(batch, keys)
             if self._eager_left > 0 or shape not in self._seen:
                 self._eager_left = max(0, self._eager_left - 1)
                 self._seen.add(shape)
-                return self._warm_up(batch, words)
-            captured = self._capture(batch, words)
+                return self._warm_up(batch, keys)
+            captured = self._capture(batch, keys)
             if captured is None:
-                return self._run(batch, words)
+                return self._run(batch, keys)
             self._graphs[shape] = captured
-        for place, part in zip(captured.read, (*batch, words), strict=True):
-            if place is not None and part is not None:
-                place.copy_(part)
+        for place, part in zip(tree_leaves(captured.read), tree_leaves((batch, keys)), strict=True):
+            place.copy_(part)
         captured.graph.replay()
         names, values = captured.readings
         # At once: graphs share their memory, and the next one may use this.
         return names, values.clone()
 
-    def _warm_up(self, batch: Batch, words: Tensor | None) -> Readings:
+    def _warm_up(self, batch: Batch, keys: Tensor | None) -> Readings:
         """A real step on a side stream, as capture needs it, so that optimizers have their state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            result = self._run(batch, words)
+            result = self._run(batch, keys)
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-    def _capture(self, batch: Batch, words: Tensor | None) -> _Captured | None:
-        device = batch.x.device
-        read = [None if part is None else part.clone() for part in (*batch, words)]
+    def _capture(self, batch: Batch, keys: Tensor | None) -> _Captured | None:
+        device = first_leaf(batch.x).device
+        read = tree_map(Tensor.clone, (batch, keys))
         index = torch.cuda.current_device() if device.index is None else device.index
         others = self._generators()
         random = [(one, one.get_state()) for one in (torch.cuda.default_generators[index], *others)]
@@ -90,7 +123,7 @@ class GraphRunner:
         gc.disable()  # an older graph that is freed during capture would break it
         try:
             with torch.cuda.graph(graph, pool=None if first is None else first.graph.pool()):
-                readings = self._run(Batch(*read[:-1]), read[-1])  # type: ignore[arg-type]
+                readings = self._run(*read)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
@@ -104,11 +137,14 @@ class GraphRunner:
         return _Captured(graph, read, readings)
 
 
+_Shapes = tuple[torch.Size, ...]
+
+
 class _Captured(NamedTuple):
     """A graph, the tensors that it reads, and what it measured last."""
 
     graph: torch.cuda.CUDAGraph
-    read: Sequence[Tensor | None]
+    read: tuple[Batch, Tensor | None]
     readings: Readings
 
 

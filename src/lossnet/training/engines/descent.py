@@ -1,19 +1,20 @@
-"""One optimizer step along clipped gradients."""
+"""One step of an optimizer along clipped gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lossnet import ops
 
-__all__ = ["begun", "descend", "laid_out_as", "step"]
+__all__ = ["begun", "descend", "has_kernel", "laid_out_as", "ordered", "parameters_of", "step"]
 
 
-def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+def descend(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
     """Take a step along gradients of at most the norm ``clip``; return their norm before that, ``()``.
 
     ``gradients`` are of the optimizer's parameters, in their order; they may be scaled in place.
@@ -26,7 +27,7 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]
     tensor([-0.1000,  0.1000])
     """
     present = [gradient for gradient in gradients if gradient is not None]
-    if type(optimizer) is torch.optim.AdamW and len(optimizer.param_groups) == 1 and ops.adamw_fits(present):
+    if has_kernel([optimizer], present):
         return _in_one_op(optimizer, gradients, clip)
     norm = ops.total_norm(present)
     if norm.device.type != "cpu" or norm > clip:
@@ -35,9 +36,9 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]
     return norm
 
 
-def step(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]) -> None:
+def step(optimizer: Optimizer, gradients: Sequence[Tensor | None]) -> None:
     """Take the optimizer's step along gradients of its parameters, in their order; no ``.grad`` stays."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
     optimizer.step()
@@ -45,8 +46,35 @@ def step(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]) -
         parameter.grad = None
 
 
-def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
-    """Return what the optimizer remembers of a parameter, as fused AdamW begins with it where it is new."""
+def ordered(
+    optimizer: Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor | None]
+) -> list[Tensor | None]:
+    """Return gradients of parameters in the order of the optimizer's, which may have fewer."""
+    known = dict(zip(parameters, gradients, strict=True))
+    return [known[parameter] for parameter in parameters_of(optimizer)]
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return an optimizer's parameters, group after group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def has_kernel(optimizers: Sequence[Optimizer], tensors: Sequence[Tensor]) -> bool:
+    """Whether `ops.clipped_adamw` takes these optimizers' steps along gradients like these, of one network.
+
+    >>> weight = torch.zeros(3, requires_grad=True)
+    >>> has_kernel([torch.optim.AdamW([weight])], [weight])  # on a GPU only
+    False
+    """
+    if not ops.adamw_fits(tensors) or any(type(one) is not torch.optim.AdamW for one in optimizers):
+        return False
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    plain = not any(group["amsgrad"] or group["maximize"] for group in groups)
+    return plain and len(groups) == len(optimizers) and len({(*g["betas"], g["eps"]) for g in groups}) == 1
+
+
+def begun(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return what AdamW remembers of a parameter, as its fused step begins with it where it is new."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -55,7 +83,7 @@ def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
     return state
 
 
-def _in_one_op(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+def _in_one_op(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
     (group,) = optimizer.param_groups
     pairs = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     states = [begun(optimizer, parameter) for parameter, _ in pairs]

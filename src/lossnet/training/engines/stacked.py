@@ -5,7 +5,7 @@ one by one (spaces, scores, losses, energies without parameters) needs no change
 
     layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
     draws       `Streams` lets each replica draw from its own random numbers, as it would alone
-    numbers     `Each` is a setting that differs between replicas, ``λ · losses``
+    numbers     `PerReplica` is a setting that differs between replicas, ``λ · losses``
     steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
 
 A mean of losses becomes one for each replica by `lossnet.spaces.mean`'s weights ``(R, b)``.
@@ -21,15 +21,16 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lossnet import ops
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
 from lossnet.nets.layers import Dropout, hooked
 from lossnet.spaces import MultiLabel, Sampler
-from lossnet.training.descent import begun, step
+from lossnet.training.engines.descent import begun, has_kernel, ordered, step
 
-__all__ = ["Each", "Labels", "Linear", "Stack", "Streams", "stackable"]
+__all__ = ["Labels", "Linear", "PerReplica", "Stack", "Streams", "stacking_blocker_of"]
 
 #: modules that hold others or treat every number alone
 _PLAIN = (nn.ModuleList, nn.Sequential, nn.Softplus, MLP, Sum, Local, LabelInteraction)
@@ -101,7 +102,7 @@ class Streams:
             default.graphsafe_set_state(kept)
 
     def parts(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Each replica's part of ``(R·b, …)``."""
+        """PerReplica replica's part of ``(R·b, …)``."""
         return values.chunk(len(self.generators))
 
     def each(self, draw: Callable[[int], Tensor], early: bool = False) -> Tensor:
@@ -145,14 +146,21 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerReplica:
     """A number for each replica, ``(R,)``, that multiplies tensors ``(R·b, …)``.
 
-    >>> Each(torch.tensor([1.0, 3.0])) * torch.ones(4)
+    >>> PerReplica(torch.tensor([1.0, 3.0])) * torch.ones(4)
     tensor([1., 1., 3., 3.])
     """
 
     values: Tensor
+
+    @classmethod
+    def of(cls, values: Sequence[float], device: torch.device) -> PerReplica | float:
+        """Return a number for each replica, or the one that they all have."""
+        if len(set(values)) == 1:
+            return values[0]
+        return cls(torch.tensor(values, dtype=torch.float64, device=device))
 
     def __bool__(self) -> bool:
         return True  # replicas for which it is 0 stay beside the others
@@ -236,11 +244,11 @@ class _Dropout(Dropout):
         return x * self.streams.each(lambda index: self._alone(parts[index]), early=known)
 
 
-def stackable(network: nn.Module) -> str | None:
-    """Why a network's replicas cannot be stacked, or None if they can.
+def stacking_blocker_of(network: nn.Module) -> str | None:
+    """Return why a network's replicas cannot be stacked, or None if they can.
 
-    >>> stackable(MLP(4, hidden=8, layers=1))
-    >>> stackable(nn.LSTM(4, 8))
+    >>> stacking_blocker_of(MLP(4, hidden=8, layers=1))
+    >>> stacking_blocker_of(nn.LSTM(4, 8))
     'LSTM layers have no stacked form'
     """
     for module in network.modules():
@@ -270,7 +278,7 @@ class Stack:
     def __init__(
         self,
         networks: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.AdamW],
+        optimizers: Sequence[Optimizer],
         clips: Sequence[float],
         streams: Streams,
     ) -> None:
@@ -285,75 +293,84 @@ class Stack:
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
         self._clips = self._numbers(clips)
-        self._state = self._stacked_state()
-        self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
-        self._rates = self._numbers([float(group["lr"]) for group in self._groups])
-        self._decays = self._numbers([group["weight_decay"] for group in self._groups])
-        for group, rate in zip(self._groups, self._rates, strict=True):
-            if isinstance(group["lr"], Tensor):  # which a schedule changes in place
-                group["lr"] = rate
+        self._has_kernel = has_kernel(optimizers, [parameter[0] for parameter in self.parameters])
+        if self._has_kernel:
+            self._stack_states()
 
     def gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
-        """Of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
+        """Return those of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
         # Replicas know nothing of each other: the gradient of the sum is each one's own.
         return torch.autograd.grad(losses.sum(), self.parameters)
 
     def step(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """The optimizers' steps along gradients, clipped; their norms before that, ``(R,)``."""
-        if ops.adamw_fits([parameter[0] for parameter in self.parameters]):
+        """Take the optimizers' steps along gradients, clipped; return their norms before that, ``(R,)``."""
+        if self._has_kernel:
             return self._in_one_op(gradients)
-        tensors = [gradient for gradient in gradients if gradient is not None]
-        replicas = list(zip(*(gradient.unbind() for gradient in tensors), strict=True))
+        used = [gradient for gradient in gradients if gradient is not None]
+        replicas = list(zip(*(gradient.unbind() for gradient in used), strict=True))
         norms = ops.norms_of_each(replicas)
         times = ops.clip_factor(norms, self._clips)
 
         def descend(index: int) -> None:
             ops.scale_down(replicas[index], times[index])
-            step(self._optimizers[index], replicas[index])
+            own = iter(replicas[index])
+            given = [None if part is None else next(own) for part in gradients]
+            step(self._optimizers[index], ordered(self._optimizers[index], self._owners[index], given))
 
         self._streams.apart(descend)
         return norms
 
     def release(self) -> None:
-        """Gives the replicas and their optimizers tensors of their own again."""
+        """Give the replicas and their optimizers tensors of their own again."""
         for optimizer, parameters in zip(self._optimizers, self._owners, strict=True):
             for parameter in parameters:
                 parameter.data = parameter.data.clone()
-                state = optimizer.state[parameter]
-                state.update({name: value.clone() for name, value in state.items()})
-        for group in self._groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].clone()
+            if self._has_kernel:
+                for parameter in parameters:
+                    state = optimizer.state[parameter]
+                    state.update({name: value.clone() for name, value in state.items()})
+                group = optimizer.param_groups[0]
+                if isinstance(group["lr"], Tensor):
+                    group["lr"] = group["lr"].clone()
 
     def _numbers(self, values: Sequence[float]) -> Tensor:
-        """One for each replica, ``(R,)``, where the parameters are."""
+        """Return one for each replica, ``(R,)``, where the parameters are."""
         return torch.tensor(values, dtype=torch.float32, device=self.parameters[0].device)
 
-    def _stacked_state(self) -> dict[str, list[Tensor]]:
-        """What optimizers remember of each parameter, as one; each optimizer's own becomes a view of it."""
-        stacked: dict[str, list[Tensor]] = {}
+    def _stack_states(self) -> None:
+        """Stack what optimizers remember of each parameter; each optimizer's own becomes a view of it."""
+        self._state: dict[str, list[Tensor]] = {}
         for parameters in zip(*self._owners, strict=True):
             states = [begun(*pair) for pair in zip(self._optimizers, parameters, strict=True)]
             for name in states[0]:
                 together = torch.stack([state[name] for state in states])
-                stacked.setdefault(name, []).append(together)
+                self._state.setdefault(name, []).append(together)
                 for state, own in zip(states, together, strict=True):
                     state[name] = own
-        return stacked
+        groups = [optimizer.param_groups[0] for optimizer in self._optimizers]
+        self._rates = self._numbers([float(group["lr"]) for group in groups])
+        self._decays = self._numbers([group["weight_decay"] for group in groups])
+        for group, rate in zip(groups, self._rates, strict=True):
+            if isinstance(group["lr"], Tensor):  # which a schedule changes in place
+                group["lr"] = rate
 
     def _in_one_op(self, gradients: Sequence[Tensor | None]) -> Tensor:
         used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
+        group = self._optimizers[0].param_groups[0]
+        first, second, steps = (
+            [self._state[name][place] for place in used] for name in ("exp_avg", "exp_avg_sq", "step")
+        )
         return ops.clipped_adamw(
             [self.parameters[place] for place in used],
             [gradient.contiguous() for gradient in used.values()],
-            [self._state["exp_avg"][place] for place in used],
-            [self._state["exp_avg_sq"][place] for place in used],
-            [self._state["step"][place] for place in used],
+            first,
+            second,
+            steps,
             self._rates,
             self._decays,
             self._clips,
-            self._groups[0]["betas"],
-            self._groups[0]["eps"],
+            group["betas"],
+            group["eps"],
         )
 
 

@@ -13,8 +13,8 @@ from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
 from lossnet.tasks import LabelTask
-from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, why_alone
-from lossnet.training.stacked import Stack, Streams
+from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, stacking_blocker
+from lossnet.training.engines.stacked import Stack, Streams
 
 SMALL = Settings(
     task_hidden=8,
@@ -226,7 +226,7 @@ class Crashing(Interrupting):
     def __init__(self, batch, monkeypatch):
         super().__init__(batch)
         self.now = 0.0
-        monkeypatch.setattr("lossnet.training.replicas.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("lossnet.training.trainer.time.monotonic", lambda: self.now)
 
     def batch(self, indices):
         self.left, self.now = self.left - 1, self.now + 31
@@ -316,16 +316,16 @@ def test_replicas_stopped_at_different_places_continue_together(tmp_path):
     [
         (("spen", "margin"), {}, {}, "SPEN has no stacked form"),
         (("implicit", "nce"), {"solver": "diagonal"}, {}, "solver Diagonal"),
-        (("seal", "nce"), {}, {"samples": 5}, "energy loss"),
+        (("seal", "nce"), {}, {"samples": 5}, "differ in loss"),
         (("seal", "nce"), {}, {"energy_steps": 3}, "energy_steps"),
         (("seal", "nce"), {}, {"task_dropout": 0.1}, "layers of task_net"),
-        (("implicit", "nce"), {}, {"implicit_weight": 0.0}, "implicit term"),
+        (("implicit", "nce"), {}, {"implicit_weight": 0.0}, "differ in weight"),
         (("cross-entropy", "none"), {"task_hidden": 9}, {}, "layers of task_net"),
     ],
 )
 def test_what_cannot_be_together_says_why(names, first, second, why):
     pair = [trainer(names, 0, **first), trainer(names, 1, **second)]
-    assert why in why_alone(pair)
+    assert why in stacking_blocker(pair)
     with pytest.raises(ValueError, match="cannot be trained together"):
         next(fit_together(pair, TRAIN, VALID))
 
@@ -333,7 +333,7 @@ def test_what_cannot_be_together_says_why(names, first, second, why):
 def test_replicas_of_one_method_object_share_parameters():
     one = trainer(("seal", "nce"), 0)
     one.method.energy.encoder = one.method.task_net
-    assert why_alone([one]) == "their networks share parameters"
+    assert stacking_blocker([one]) == "their networks share parameters"
 
 
 def test_steps_of_a_stack_are_those_of_the_optimizers():
@@ -402,4 +402,4 @@ def test_what_problems_side_by_side_refuse():
 def test_networks_with_hooks_are_trained_alone():
     hooked = trainer(("cross-entropy", "none"), 0)
     hooked.method.task_net[1].register_forward_hook(lambda *_: None)
-    assert why_alone([hooked]) == "hooks on their layers have no stacked form"
+    assert stacking_blocker([hooked]) == "hooks on their layers have no stacked form"

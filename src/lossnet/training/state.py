@@ -1,0 +1,336 @@
+"""Where one training is: its position, optimizers, best weights and checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lossnet.methods.base import Stage
+from lossnet.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    nested,
+    optimizer_state,
+    pack,
+    rate_tensors_kept,
+    restore_optimizer,
+    unpack,
+)
+from lossnet.training.engines import Engine, Job
+from lossnet.training.tracking import flat
+from lossnet.trees import tree_map
+
+if TYPE_CHECKING:
+    from lossnet.training.trainer import Trainer
+
+__all__ = ["Callback", "NonFiniteLoss", "Position", "TrainingState"]
+
+
+class NonFiniteLoss(ArithmeticError):  # noqa: N818
+    """A loss or gradient became infinite or NaN."""
+
+
+class Callback(Protocol):
+    """What is told of epochs: any callable that takes a history entry.
+
+    It ends the stage, as patience does, by returning True.  One with ``state_dict()`` and
+    ``load_state_dict()`` is part of checkpoints: its state may have tensors, numbers, strings, and lists,
+    tuples and dicts of them.
+    """
+
+    def __call__(self, entry: dict[str, Any], /) -> bool | None:
+        """Learn what an epoch came to, and perhaps ask to stop."""
+
+
+@dataclass
+class Position:
+    """Where training is; everything here is JSON."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    steps_taken: int = 0
+    best: float | None = None
+    stale: int = 0
+    asked_to_stop: bool = False
+    totals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    spent: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"at epoch {self.epoch + 1}" if self.step else f"after epoch {self.epoch}"
+
+    def averages(self) -> dict[str, dict[str, float]]:
+        """Return means of each network's loss, gradient norm and other readings in this epoch."""
+        return {
+            network: {quantity: total / count for quantity, (total, count) in readings.items()}
+            for network, readings in self.totals.items()
+        }
+
+    def next_epoch(self) -> None:
+        """Go to the start of the next epoch."""
+        self.epoch += 1
+        self.step, self.totals, self.seconds = 0, {}, 0.0
+
+
+class TrainingState:
+    """One training's position and what belongs to it, by a trainer's options."""
+
+    def __init__(self, options: Trainer) -> None:
+        self.options = options
+        self.method = options.method
+        self.stages = options.method.stages()
+        self.position = Position()
+        self.optimizers: dict[str, Optimizer] = {}
+        self.schedulers: dict[str, LRScheduler] = {}
+        self._best: dict[str, Tensor] = {}
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that is being trained."""
+        return self.stages[self.position.stage]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all stages are over."""
+        return self.position.stage == len(self.stages)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the stage has another epoch."""
+        position, options = self.position, self.options
+        stops = position.stale >= options.patience or position.asked_to_stop
+        return position.epoch < options.max_epochs and not stops
+
+    @property
+    def job(self) -> Job:
+        """What an engine has to know of the stage."""
+        return Job(self.method, self.stage, self.optimizers, self.options.clip)
+
+    def prepare(self, engine: Engine, saved: Checkpoint | None = None) -> None:
+        """Make fresh optimizers and schedulers for a stage, or those of the checkpoint."""
+        self.optimizers, self.schedulers, self._best = {}, {}, {}
+        for name in self.stage.networks:
+            network = self.method.get_submodule(name)
+            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            if not trained:
+                continue
+            optimizer = self.options.optimizer(trained, lr=self._rate(name))
+            engine.prepare(optimizer)
+            self.optimizers[name] = optimizer
+            self.schedulers[name] = self.options.scheduler(optimizer)
+        if not self.optimizers:
+            raise ValueError(f"stage '{self.stage.name}': all parameters of its networks are frozen")
+        if saved is not None:
+            self._restore(saved)
+
+    def _rate(self, network: str) -> float:
+        lr, stage = self.options.lr, self.stage.name
+        if isinstance(lr, (int, float)):
+            return lr
+        if stage in lr:
+            return lr[stage]
+        if network not in lr:
+            raise ValueError(f"lr has no rate for {network!r}, only for {', '.join(lr)}")
+        return lr[network]
+
+    def seed(self, *more: int) -> int:
+        """Return a seed of this epoch: a function of seed, stage and epoch, so resuming needs no state."""
+        numbers = [self.options.seed, self.position.stage, self.position.epoch, *more]
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+    def order(self, instances: int) -> Tensor:
+        """Return the epoch's order of data."""
+        return torch.randperm(instances, generator=torch.Generator().manual_seed(self.seed()))
+
+    def add(
+        self,
+        names: Sequence[tuple[str, str]],
+        places: Mapping[tuple[str, str], list[int]],
+        values: NDArray[np.float64],
+    ) -> None:
+        """Add readings to the epoch's totals; refuse a loss or gradient that is not finite."""
+        if not np.isfinite(values).all():
+            self._check(names, values)
+        for (network, quantity), own in places.items():
+            total = self.position.totals.setdefault(network, {}).setdefault(quantity, [0.0, 0.0])
+            total[0] += float(values[own].sum())
+            total[1] += len(own)
+
+    def _check(self, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:
+        for index, ((network, quantity), value) in enumerate(zip(names, values, strict=True)):
+            if quantity in ("loss", "gradient_norm") and not math.isfinite(value):
+                back = sum(later == "loss" for _, later in names[index + 1 :])
+                raise self._non_finite(network, f"{quantity.replace('_', ' ')} {value:g}", back)
+
+    def _non_finite(self, name: str, what: str, back: int) -> NonFiniteLoss:
+        rate = float(self.optimizers[name].param_groups[0]["lr"])
+        advice = [
+            f"a smaller learning rate (now {rate:g})",
+            f"a smaller gradient clip (now {self.options.clip:g})",
+        ]
+        if name == "task_net" and len(self.optimizers) > 1:
+            advice.append("a smaller energy weight")
+        position = self.position
+        return NonFiniteLoss(
+            f"{name}: {what} at optimizer step {position.steps_taken - back} (stage '{self.stage.name}', "
+            f"epoch {position.epoch + 1}, batch {position.step}); try {', or '.join(advice)}, "
+            f"and check the inputs for very large values"
+        )
+
+    def close_epoch(self, metrics: dict[str, float]) -> None:
+        """Note what an epoch came to, keep the best weights, change learning rates, tell who listens."""
+        position, monitor = self.position, self.options.monitor
+        if monitor not in metrics:
+            raise ValueError(f"monitor={monitor!r} is not among the metrics: {', '.join(sorted(metrics))}")
+        value, averages = metrics[monitor], position.averages()
+        position.history.append(
+            {
+                "stage": self.stage.name,
+                "epoch": position.epoch + 1,
+                "losses": {name: average.pop("loss") for name, average in averages.items()},
+                "gradient_norms": {name: average.pop("gradient_norm") for name, average in averages.items()},
+                "measured": {name: average for name, average in averages.items() if average},
+                "lr": {n: float(o.param_groups[0]["lr"]) for n, o in self.optimizers.items()},
+                monitor: value,
+                "valid": metrics,
+                "seconds": round(position.seconds, 3),
+            }
+        )
+        if position.best is None or value > position.best:
+            position.best, position.stale = value, 0
+            prefixes = tuple(f"{name}." for name in self.stage.networks)
+            self._best = {
+                name: tensor.detach().clone()
+                for name, tensor in self.method.state_dict().items()
+                if name.startswith(prefixes)
+            }
+        else:
+            position.stale += 1
+        for name, scheduler in self.schedulers.items():
+            with rate_tensors_kept(self.optimizers[name]):
+                if isinstance(scheduler, ReduceLROnPlateau):
+                    scheduler.step(value)
+                else:
+                    scheduler.step()
+        position.next_epoch()
+        position.asked_to_stop = self.options.processes.from_first(self._tell)
+
+    def _tell(self) -> bool:
+        """Tell tracker and callbacks of an epoch; return whether one of these asks to stop."""
+        options, history = self.options, self.position.history
+        if options.tracker is not None:
+            options.tracker.epoch(len(history), flat(history[-1]))
+        answers = [callback(history[-1]) for callback in options.callbacks]  # all are told
+        return any(answer is True for answer in answers)
+
+    def close_stage(self) -> None:
+        """Take the stage's best weights and go on to the next."""
+        position = self.position
+        for name, tensor in self.method.state_dict().items():
+            if name in self._best:
+                tensor.copy_(self._best[name])
+        self.position = Position(
+            stage=position.stage + 1,
+            steps_taken=position.steps_taken,
+            history=position.history,
+            spent=position.spent,
+        )
+
+    # ------------------------------------------------------------------ saving and resuming
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is to be one, in the first process."""
+        path, device = self.options.checkpoint, self.options.device
+        if path is None or not self.options.processes.first:
+            return
+        tensors = nested("weights", self.method.state_dict()) | nested("best", self._best)
+        tensors["rng/cpu"] = torch.get_rng_state()
+        if device.type == "cuda":
+            tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
+        parts = {name: [kind, pack(state, name, tensors)] for name, (kind, state) in self._parts().items()}
+        state = {"settings": self._settings(), "position": asdict(self.position), "parts": parts}
+        Checkpoint(tensors, state).save(path)
+
+    def _parts(self) -> dict[str, tuple[str, Any]]:
+        """Return the class and the state of optimizers, schedulers and callbacks."""
+        parts: dict[str, tuple[str, Any]] = {}
+        for name, optimizer in self.optimizers.items():
+            scheduler = self.schedulers[name]
+            parts[f"optimizer/{name}"] = type(optimizer).__name__, optimizer_state(optimizer)
+            parts[f"scheduler/{name}"] = type(scheduler).__name__, tree_map(float, scheduler.state_dict())
+        for index, callback in self._stateful():
+            parts[f"callback/{index}"] = type(callback).__name__, callback.state_dict()
+        return parts
+
+    def _stateful(self) -> list[tuple[int, Any]]:
+        callbacks = enumerate(self.options.callbacks)
+        return [(index, callback) for index, callback in callbacks if hasattr(callback, "state_dict")]
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what must be the same for a resumed run to equal an uninterrupted one."""
+        options = self.options
+        rates = options.lr if isinstance(options.lr, (int, float)) else dict(options.lr)
+        names = ["weight_decay", "batch_size", "monitor", "clip", "seed"]
+        names += ["plateau_patience", "plateau_factor"]
+        return {"lr": rates, **{name: getattr(options, name) for name in names}, **options.identity}
+
+    def read(self, path: Path | None) -> Checkpoint:
+        """Return the checkpoint, with weights, position and random numbers taken from it."""
+        if path is None:
+            raise CheckpointError("resuming needs a checkpoint: give the trainer a file for it")
+        saved = self.options.processes.from_first(partial(Checkpoint.load, path))
+        try:
+            before, position = dict(saved.state["settings"]), Position(**saved.state["position"])
+            random = saved.tensors["rng/cpu"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a trainer's checkpoint ({error})") from error
+        for name, value in self._settings().items():
+            if name not in before:
+                what = f"saved by another version, which did not note its {name}"
+                raise CheckpointError(f"{path}: {what}; delete it and start again")
+            if before[name] != value:
+                raise CheckpointError(
+                    f"{path}: saved with {name}={before[name]}, resumed with "
+                    f"{name}={value}; use the same settings and data"
+                )
+        try:
+            self.method.load_state_dict(saved.part("weights"))
+        except RuntimeError as error:
+            raise CheckpointError(f"{path}: other networks than these ({error})") from error
+        self.position = position
+        torch.set_rng_state(random)
+        if self.options.device.type == "cuda" and "rng/cuda" in saved.tensors:
+            torch.cuda.set_rng_state(saved.tensors["rng/cuda"], self.options.device)
+        return saved
+
+    def _restore(self, saved: Checkpoint) -> None:
+        """Put the checkpoint's state into optimizers, schedulers and callbacks."""
+        packed = saved.state["parts"]
+        mine = {name: kind for name, (kind, _) in self._parts().items()}
+        its = {name: kind for name, (kind, _) in packed.items()}
+        if mine != its:
+            names = [name for name in {**mine, **its} if mine.get(name) != its.get(name)]
+            what = ", ".join(f"{name} was {its.get(name)}, is {mine.get(name)}" for name in names)
+            raise CheckpointError(f"{self.options.checkpoint}: {what}; resume with what it was saved with")
+        states = {name: unpack(state, saved.tensors) for name, (_, state) in packed.items()}
+        for name, optimizer in self.optimizers.items():
+            restore_optimizer(optimizer, states[f"optimizer/{name}"])
+            self.schedulers[name].load_state_dict(states[f"scheduler/{name}"])
+        for index, callback in self._stateful():
+            callback.load_state_dict(states[f"callback/{index}"])
+        self._best = {name: part.to(self.options.device) for name, part in saved.part("best").items()}
