@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.coins import Dropout
 from lossnet.energies.base import Energy
 from lossnet.nets.fcn import Normalise, UNet, conv
-from lossnet.nets.layers import linear
+from lossnet.nets.layers import Dropout, linear
 
 __all__ = ["FeatureEnergy", "ImageEnergy"]
 

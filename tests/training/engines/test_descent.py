@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from lossnet.training.engines.descent import descend, norm_of, step
+from lossnet.ops import total_norm
+from lossnet.training.engines.descent import descend, step
 
 
 def networks(dtype):
@@ -83,8 +84,8 @@ def test_a_restored_optimizer_goes_on_from_its_state():
 def test_norms_are_torchs():
     parts = [torch.randn(300, 20), torch.randn(5, 4).t(), torch.zeros(0), torch.randn(())]
     expected = torch.linalg.vector_norm(torch.cat([part.reshape(-1) for part in parts]).double())
-    torch.testing.assert_close(norm_of(parts).double(), expected, rtol=1e-6, atol=0)
-    assert norm_of([torch.tensor([1.0, float("nan")])]).isnan()
+    torch.testing.assert_close(total_norm(parts).double(), expected, rtol=1e-6, atol=0)
+    assert total_norm([torch.tensor([1.0, float("nan")])]).isnan()
 
 
 def test_gradients_laid_out_otherwise_go_where_they_belong():
