@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]
     tensor([-0.1000,  0.1000])
     """
     present = [gradient for gradient in gradients if gradient is not None]
-    if type(optimizer) is torch.optim.AdamW and len(optimizer.param_groups) == 1 and ops.adamw_fits(present):
+    if _is_plain_adamw(optimizer) and ops.adamw_fits(present):
         return _in_one_op(optimizer, gradients, clip)
     norm = ops.total_norm(present)
     if norm.device.type != "cpu" or norm > clip:
@@ -37,12 +38,26 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]
 
 def step(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None]) -> None:
     """Take the optimizer's step along gradients of its parameters, in their order; no ``.grad`` stays."""
+    if _is_plain_adamw(optimizer):
+        tensors = _used(optimizer, gradients)
+        if tensors[0]:
+            ops.fused_adamw(*tensors, optimizer.param_groups[0])
+        return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
     optimizer.step()
     for parameter in parameters:
         parameter.grad = None
+
+
+def _is_plain_adamw(optimizer: torch.optim.Optimizer) -> TypeGuard[torch.optim.AdamW]:
+    """Return True for fused AdamW with one group of parameters, which nobody watches."""
+    if type(optimizer) is not torch.optim.AdamW or len(optimizer.param_groups) > 1:
+        return False
+    (group,) = optimizer.param_groups
+    watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return group["fused"] and not (group["amsgrad"] or group["maximize"] or watched)
 
 
 def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
@@ -55,28 +70,30 @@ def begun(optimizer: torch.optim.AdamW, parameter: Tensor) -> dict[str, Tensor]:
     return state
 
 
-def _in_one_op(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+def _used(
+    optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """Return parameters that have a gradient, the gradients, both moments, their steps."""
     (group,) = optimizer.param_groups
     pairs = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     states = [begun(optimizer, parameter) for parameter, _ in pairs]
-    device = pairs[0][0].device
-    rate, decay, most = (
-        value.view(1) if isinstance(value, Tensor) and value.is_cuda else _constant(float(value), device)
-        for value in (group["lr"], group["weight_decay"], clip)
-    )
-    norms = ops.clipped_adamw(
+    return (
         [parameter for parameter, _ in pairs],
         [laid_out_as(parameter, gradient) for parameter, gradient in pairs],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [state["step"] for state in states],
-        rate,
-        decay,
-        most,
-        group["betas"],
-        group["eps"],
     )
-    return norms.view(())
+
+
+def _in_one_op(optimizer: torch.optim.AdamW, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+    tensors, (group,) = _used(optimizer, gradients), optimizer.param_groups
+    device = tensors[0][0].device
+    rate, decay, most = (
+        value.view(1) if isinstance(value, Tensor) and value.is_cuda else _constant(float(value), device)
+        for value in (group["lr"], group["weight_decay"], clip)
+    )
+    return ops.clipped_adamw(*tensors, rate, decay, most, group["betas"], group["eps"]).view(())
 
 
 @cache
