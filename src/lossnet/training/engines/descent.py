@@ -38,6 +38,11 @@ def descend(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: floa
 
 def step(optimizer: Optimizer, gradients: Sequence[Tensor | None]) -> None:
     """Take the optimizer's step along gradients of its parameters, in their order; no ``.grad`` stays."""
+    if ops.is_fused_adamw(optimizer):
+        tensors = _used(optimizer, gradients)
+        if tensors[0]:
+            ops.fused_adamw(*tensors, optimizer.param_groups[0])
+        return
     parameters = parameters_of(optimizer)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
@@ -83,28 +88,30 @@ def begun(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     return state
 
 
-def _in_one_op(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+def _used(
+    optimizer: Optimizer, gradients: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """Return parameters that have a gradient, the gradients, both moments, their steps."""
     (group,) = optimizer.param_groups
     pairs = [(p, g) for p, g in zip(group["params"], gradients, strict=True) if g is not None]
     states = [begun(optimizer, parameter) for parameter, _ in pairs]
-    device = pairs[0][0].device
-    rate, decay, most = (
-        value.view(1) if isinstance(value, Tensor) and value.is_cuda else _constant(float(value), device)
-        for value in (group["lr"], group["weight_decay"], clip)
-    )
-    norms = ops.clipped_adamw(
+    return (
         [parameter for parameter, _ in pairs],
         [laid_out_as(parameter, gradient) for parameter, gradient in pairs],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [state["step"] for state in states],
-        rate,
-        decay,
-        most,
-        group["betas"],
-        group["eps"],
     )
-    return norms.view(())
+
+
+def _in_one_op(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
+    tensors, (group,) = _used(optimizer, gradients), optimizer.param_groups
+    device = tensors[0][0].device
+    rate, decay, most = (
+        value.view(1) if isinstance(value, Tensor) and value.is_cuda else _constant(float(value), device)
+        for value in (group["lr"], group["weight_decay"], clip)
+    )
+    return ops.clipped_adamw(*tensors, rate, decay, most, group["betas"], group["eps"]).view(())
 
 
 @cache
