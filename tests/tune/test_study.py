@@ -247,7 +247,7 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
 
 def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    names = [*default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2)), "inference_lr"]
+    names = [*default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2)), "inference_lr"]
     trials = [
         {"number": 100 + place, "state": "complete", "f1": 0.7654321, "epochs": 100, "seconds": 1234.56}
         | {"settings": dict.fromkeys(names, 1.234e-05)}
@@ -279,7 +279,7 @@ def test_a_folder_is_for_one_study(make_run, tmp_path):
 
 def test_settings_that_do_not_go_together_are_tried_no_further(make_run, tmp_path):
     space = {"implicit_every": Choice((4,)), "energy_steps": Choice((2, 4))}
-    names = default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2))
+    names = default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2))
     run = make_run(method="implicit", epochs=1, energy_steps=4)
     found = quietly(Search(run, 6, space, fixed=frozenset(names), output=tmp_path / "out"))
     ends = {trial["settings"]["energy_steps"]: (trial["state"], trial.get("why")) for trial in found.trials}
