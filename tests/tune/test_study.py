@@ -402,6 +402,17 @@ def test_a_trial_is_dropped_where_another_worker_begins_the_last_one(make_run, t
     assert [trial["state"] for trial in more.trials] == ["complete", "complete", "fail", "complete"]
 
 
+def test_a_lost_trial_that_was_put_back_twice_is_trained_once(make_run, tmp_path):
+    quietly(Search(make_run(), trials=1, output=tmp_path))
+    other = opened(tmp_path)
+    other.tell(other.ask(), state=optuna.trial.TrialState.FAIL)
+    for _ in range(2):
+        other.enqueue_trial({}, user_attrs={"retry_of": 1})
+    found = quietly(Search(make_run(), trials=2, output=tmp_path))
+    assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete", "fail"]
+    assert found.trials[3]["surplus"]
+
+
 def test_a_trial_whose_worker_died_before_its_first_heartbeat_is_made_up_for(
     make_run, tmp_path, impatient, monkeypatch
 ):
