@@ -4,6 +4,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 from torch import nn
 
 from lossnet import losses, methods
@@ -14,7 +15,6 @@ from lossnet.losses import Asymmetric
 from lossnet.methods.spec import named
 from lossnet.nets import InputLayer
 from lossnet.settings import Settings, all_settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
 TASKS = {
@@ -99,7 +99,7 @@ def test_names_of_losses_and_solvers_are_their_classes_own():
         ]
         assert products == ([] if solver in (Identity, RankOne) else [3])
     paths = get_args(all_settings()["implicit_through"].type)
-    assert [made("implicit", "nce", implicit_through=path).through for path in paths] == list(paths)
+    assert [made("implicit", "nce", implicit_through=path).gradient_path for path in paths] == list(paths)
     nets = get_args(all_settings()["cost_net"].type)
     built = [type(made("infnet-plus", "margin", cost_net=net).cost_net).__name__.lower() for net in nets]
     assert built == list(nets)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lossnet.decoding import ExpectedF1, Threshold, _most_true, tune_threshold
-from lossnet.scores import label_metrics
+from lossnet.scores import LabelMeter
 
 fast = settings(max_examples=60, deadline=None, database=None)
 chances = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, allow_subnormal=False))
@@ -130,7 +130,7 @@ def test_threshold_includes_its_value():
 def best_thresholds(probabilities, truth, grid):
     thresholds = np.arange(1, grid + 1) / (grid + 1)
     values = [
-        label_metrics(torch.from_numpy((probabilities >= t) * 1.0), torch.from_numpy(truth))["f1"]
+        LabelMeter().measure(torch.from_numpy((probabilities >= t) * 1.0), torch.from_numpy(truth))["f1"]
         for t in thresholds
     ]
     return thresholds[np.array(values) >= max(values) - 1e-9]
@@ -168,7 +168,7 @@ def test_decoding_with_the_tuned_threshold_gives_the_f1_it_was_tuned_for(grid, d
         probabilities = torch.tensor([[at, at - 1e-3]], dtype=dtype)
         truth = torch.tensor([[1.0, 0.0]], dtype=dtype)
         tuned = tune_threshold(probabilities, truth, grid)
-        assert label_metrics(Threshold(tuned)(probabilities), truth)["f1"] == 1
+        assert LabelMeter().measure(Threshold(tuned)(probabilities), truth)["f1"] == 1
 
 
 def test_unlabelled_rows_are_ignored():

@@ -9,18 +9,18 @@ import lossnet
 from lossnet import Settings
 from lossnet.build import build
 from lossnet.cli import main
-from lossnet.data import Lexicon, MultiLabelData, Preprocessor, Sentences
+from lossnet.data import FeatureTable, Lexicon, Preprocessor, Sentences, TagSet
 from lossnet.export import OUTPUT, export
+from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
-from lossnet.tasks import LabelTask, MaskTask, TagTask
+from lossnet.outputs import Labels, Masks, Tags
+from lossnet.task import Task
 
 onnx = pytest.importorskip("onnx", reason="needs lossnet[export]")
 runtime = pytest.importorskip("onnxruntime", reason="needs lossnet[export]")
 
 TINY = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, image_width=8)
-SENTENCES = Sentences(
-    (("Ann", "bet", "Ann", "a", "pie"), ("a", "pie", "bet")), (("N", "V", "N", "O", "N"), ("O", "N", "V"))
-)
+SENTENCES = Sentences((("Ann", "bet", "Ann", "a", "pie"), ("a", "pie", "bet")))
 
 
 def model_of(task, method="cross-entropy", loss="none", settings=TINY, threshold=0.3):
@@ -31,12 +31,12 @@ def model_of(task, method="cross-entropy", loss="none", settings=TINY, threshold
 def label_task(standardise=True):
     x = np.random.default_rng(0).normal(3, 2, (20, 5))
     x[3, 2] = np.nan
-    data = MultiLabelData.from_arrays(x, np.ones((20, 3)))
-    return LabelTask(data.feature_names, data.label_names, Preprocessor.fit(data, standardise))
+    table = FeatureTable(x)
+    return Task(Features(table.names, Preprocessor.fit(table, standardise)), Labels.of_size(3))
 
 
 def tag_task(features=("case", "characters")):
-    return TagTask(Lexicon.fit(SENTENCES, ("N", "O", "V"), features))
+    return Task(Words(Lexicon.fit(SENTENCES, features)), Tags(TagSet(("N", "O", "V"))))
 
 
 def session(path):
@@ -71,10 +71,10 @@ def test_tags_of_sentences_of_any_length(tmp_path, features):
     opened = session(tmp_path / "model.onnx")
     lexicon = Lexicon.from_state(json.loads(opened.get_modelmeta().custom_metadata_map["lexicon"]))
     for sentences in (SENTENCES, Sentences((("pie",),)), Sentences((("Zoe", "bet", "a", "pie", "!") * 9,))):
-        x = sentences.encoded(lexicon).batch(np.arange(len(sentences))).x
+        x = sentences.encoded(lexicon).batch(np.arange(len(sentences)))
         (found,) = opened.run([OUTPUT], {"tokens": x.numpy()})
         assert np.allclose(found, model.predict_proba(sentences), atol=1e-6)
-    assert lexicon.state() == model.task.lexicon.state()
+    assert lexicon.state() == model.task.input.lexicon.state()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_tags_of_sentences_of_any_length(tmp_path, features):
 )
 def test_masks_of_images(tmp_path, settings, sizes):
     chosen = Settings(image_width=8, **settings)
-    model = model_of(MaskTask(3, (12, 8), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), settings=chosen)
+    model = model_of(Task(Images(3, (12, 8), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), Masks()), settings=chosen)
     assert export(model, tmp_path / "model.onnx") < 1e-5
     opened = session(tmp_path / "model.onnx")
     for size in sizes:
@@ -100,8 +100,27 @@ def test_masks_of_images(tmp_path, settings, sizes):
     assert ("size_multiple" in about) == (len(sizes) > 1)
 
 
+@pytest.mark.parametrize("net", ["fcn", "unet"])
+def test_labels_of_texts_and_images(tmp_path, net):
+    texts = model_of(Task(Words(Lexicon.fit(SENTENCES, ("case",))), Labels(("a", "b"))))
+    assert export(texts, tmp_path / "texts.onnx") < 1e-5
+    for sentences in (SENTENCES, Sentences((("pie",),)), Sentences((("Zoe", "bet", "a", "pie") * 9,))):
+        x = sentences.encoded(texts.task.input.lexicon).batch(np.arange(len(sentences))).numpy()
+        (found,) = session(tmp_path / "texts.onnx").run([OUTPUT], {"tokens": x})
+        assert found.shape == (len(sentences), 2)
+        assert np.allclose(found, texts.predict_proba(sentences), atol=1e-6)
+    images = model_of(
+        Task(Images(3, (12, 8)), Labels(("a", "b"))), settings=Settings(image_width=8, image_net=net)
+    )
+    assert export(images, tmp_path / "images.onnx") < 1e-5
+    for size in ((12, 8), (16, 12)):
+        x = np.random.default_rng(1).random((3, *size, 3), dtype=np.float32)
+        (found,) = session(tmp_path / "images.onnx").run([OUTPUT], {"images": x})
+        assert np.allclose(found, images.predict_proba(x), atol=1e-6)
+
+
 def test_images_of_a_size_that_strides_do_not_divide_keep_that_size(tmp_path):
-    model = model_of(MaskTask(1, (10, 7)), settings=Settings(image_width=8))
+    model = model_of(Task(Images(1, (10, 7)), Masks()), settings=Settings(image_width=8))
     assert export(model, tmp_path / "model.onnx") < 1e-5
     assert json.loads(session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["size"]) == [10, 7]
 
@@ -114,7 +133,9 @@ def test_a_folder_is_no_place_for_a_file(tmp_path):
 
 def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
     model = model_of(label_task())
-    monkeypatch.setattr(Model, "predict_proba", lambda self, x: np.full((len(x), 3), 0.5, np.float32))
+    monkeypatch.setattr(
+        Model, "probabilities", lambda self, data, device="cpu": (torch.full((len(data), 3), 0.5), None)
+    )
     with pytest.raises(ValueError, match=r"differ from PyTorch's by up to 0\.\d+.*is not written"):
         export(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from scipy import sparse
 
 import lossnet
 from lossnet.build import METHODS, build
-from lossnet.data import MultiLabelData, Preprocessor
+from lossnet.data import FeatureTable, Preprocessor, Sentences
 from lossnet.decoding import ExpectedF1, Threshold
+from lossnet.inputs import Features
 from lossnet.model import Model, ModelError, load, load_energy
+from lossnet.outputs import Labels
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
+from lossnet.task import Task
 
 SMALL = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, inference_steps=5, inference_start="zeros")
 FEATURES = ("length", "width ä", "c,d", "e", "f", "g")
@@ -33,10 +36,9 @@ def inputs(make_data):
 
 def made(inputs, method="seal", loss="nce", settings=SMALL, threshold=0.37):
     torch.manual_seed(0)
-    data = MultiLabelData.from_arrays(inputs, np.ones((len(inputs), 4)), FEATURES, LABELS)
-    built = build(method, loss, settings, LabelTask(FEATURES, LABELS))
-    preprocessor = Preprocessor.fit(data, standardise=True)
-    return Model(built, (method, loss), settings, LabelTask(FEATURES, LABELS, preprocessor), threshold)
+    preprocessor = Preprocessor.fit(FeatureTable(inputs, FEATURES), standardise=True)
+    task = Task(Features(FEATURES, preprocessor), Labels(LABELS))
+    return Model(build(method, loss, settings, task), (method, loss), settings, task, threshold)
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_prediction_never_needs_the_energy(inputs, folder):
     expected = made(inputs).predict_proba(inputs)
     (folder / "energy.safetensors").write_bytes(b"damaged")
     np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
-    with pytest.raises(ModelError, match="not as it was written"):
+    with pytest.raises(ModelError, match="is corrupted"):
         load_energy(folder)
     (folder / "energy.safetensors").unlink()
     np.testing.assert_array_equal(load(folder).predict_proba(inputs), expected)
@@ -129,7 +131,8 @@ def test_a_method_without_an_energy_says_so(inputs, tmp_path):
 def test_there_is_nothing_but_safetensors_and_json(folder):
     assert sorted(os.listdir(folder)) == ["energy.safetensors", "model.json", "model.safetensors"]
     content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    assert content["labels"] == list(LABELS)
+    assert content["output"] == {"kind": "labels", "labels": list(LABELS)}
+    assert content["input"] == {"kind": "features", "features": list(FEATURES)}
     assert content["threshold"] == 0.37
 
 
@@ -255,10 +258,16 @@ TAMPERED = {
     "unknown method": lambda f: change(f, method="os.system"),
     "unknown loss": lambda f: change(f, loss="regret"),
     "another method": lambda f: change(f, method="dvn", loss="regression"),
-    "no labels": lambda f: remove(f, "labels"),
-    "fewer labels": lambda f: change(f, labels=["red"]),
-    "fewer features": lambda f: change(f, features=["length"]),
-    "labels as a number": lambda f: change(f, labels=4),
+    "no output": lambda f: remove(f, "output"),
+    "no input": lambda f: remove(f, "input"),
+    "no labels": lambda f: change(f, output={"kind": "labels"}),
+    "fewer labels": lambda f: change(f, output={"kind": "labels", "labels": ["red"]}),
+    "fewer features": lambda f: change(f, input={"kind": "features", "features": ["length"]}),
+    "labels as a number": lambda f: change(f, output={"kind": "labels", "labels": 4}),
+    "an output as a list": lambda f: change(f, output=["labels"]),
+    "unknown input": lambda f: change(f, input={"kind": "smells"}),
+    "an input for other outputs": lambda f: change(f, output={"kind": "tags", "tags": ["O"], "scheme": None}),
+    "own parts as a number": lambda f: change(f, own=3),
     "unknown setting": lambda f: change(f, settings={"speed": 3}),
     "senseless setting": lambda f: change(f, settings={**SMALL.__dict__, "task_hidden": -1}),
     "setting of another type": lambda f: change(f, settings={**SMALL.__dict__, "epochs": "3"}),
@@ -270,9 +279,9 @@ TAMPERED = {
     "garbage weights": lambda f: (f / "model.safetensors").write_bytes(b"\x99" * 300),
     "swapped weights": lambda f: rewrite(f, swap),
     "no weights": lambda f: rewrite(f, lambda t: t.pop("network/task_net.0.weight")),
-    "no preprocessing": lambda f: rewrite(f, lambda t: t.pop("preprocessor/impute")),
+    "no preprocessing": lambda f: rewrite(f, lambda t: t.pop("input/impute")),
     "preprocessing of other columns": lambda f: rewrite(
-        f, lambda t: t.update({n: v[:2] for n, v in t.items() if n.startswith("preprocessor/")})
+        f, lambda t: t.update({n: v[:2] for n, v in t.items() if n.startswith("input/")})
     ),
 }
 
@@ -293,30 +302,30 @@ def test_a_tampered_folder_is_one_clear_error(folder, kind, sealed, seal):
 
 def test_another_format_names_both_versions(folder):
     change(folder, format=99)
-    with pytest.raises(ModelError, match="format 99, this version reads 1 to 2; a newer version"):
+    with pytest.raises(ModelError, match="format 99, this version reads 1 to 3; a newer version"):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["threshold", "labels", "settings"])
+@pytest.mark.parametrize("name", ["threshold", "output", "settings"])
 def test_a_changed_description_is_told_by_its_checksum(folder, name):
     content = json.loads((folder / "model.json").read_text())
     changed = {
         "threshold": 0.38,
-        "labels": content["labels"][::-1],
+        "output": {**content["output"], "labels": list(LABELS[::-1])},
         "settings": SMALL.__dict__ | {"clip": 1.0},
     }
     change(folder, **{name: changed[name]})
-    with pytest.raises(ModelError, match=r"model\.json is not as it was written: its checksum differs"):
+    with pytest.raises(ModelError, match=r"model\.json is corrupted \(checksum mismatch\)"):
         load(folder)
 
 
 def test_changed_weights_are_told_by_their_checksum(folder):
     rewrite(folder, lambda tensors: tensors["network/task_net.0.bias"].add_(1e-6))
-    with pytest.raises(ModelError, match=r"model\.safetensors is not as it was written"):
+    with pytest.raises(ModelError, match=r"model\.safetensors is corrupted"):
         load(folder)
     energy = load_file(folder / "energy.safetensors")
     save_file({name: value + 1 for name, value in energy.items()}, folder / "energy.safetensors")
-    with pytest.raises(ModelError, match="not as it was written"):
+    with pytest.raises(ModelError, match="is corrupted"):
         load_energy(folder)
 
 
@@ -375,41 +384,58 @@ def test_a_small_description_cannot_ask_for_much(inputs, tmp_path, wish, method,
 
 # ---------------------------------------------------------------- older formats
 
+#: as format 2 was written, each with inputs and what was predicted for them
+OLD = Path(__file__).parent / "model_folders"
+
+
+def old_inputs(name, given):
+    if name == "tags":
+        columns = {"column2": tuple(map(tuple, given["column2"]))}
+        return Sentences(tuple(map(tuple, given["tokens"])), columns)
+    return np.array(given, dtype=np.float32 if name == "labels" else np.uint8)
+
 
 def as_format_1(folder):
     """The folder as the first version wrote it: no checksums, no kind, fewer settings."""
     path = folder / "model.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     del content["sha256"], content["kind"]
-    newer = (
-        "tag_models",
-        "word_model_weight",
-        "features",
-        "tune_embeddings",
-        "image_energy",
-        "warp",
-        "colour",
-        "image_enlarge",
-        "patches",
-    )
+    newer = ("features", "tune_embeddings", "image_energy", "warp", "colour", "image_enlarge", "patches")
     settings = {name: value for name, value in content["settings"].items() if name not in newer}
     path.write_text(json.dumps({**content, "format": 1, "settings": settings}, indent=1), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("method", "loss"), [("seal", "nce"), ("dvn", "regression")])
-def test_format_1_still_loads_and_is_saved_anew(inputs, tmp_path, method, loss):
-    model = made(inputs, method, loss)
-    model.save(tmp_path / "old")
-    as_format_1(tmp_path / "old")
-    loaded = load(tmp_path / "old")
-    np.testing.assert_array_equal(loaded.predict_proba(inputs), model.predict_proba(inputs))
-    assert loaded.settings == SMALL
-    x, y = torch.rand(5, 6), torch.rand(5, 3, 4)
-    model.method.eval()
-    assert torch.equal(load_energy(tmp_path / "old")(x, y), model.method.energy(x, y))
-    loaded.save(tmp_path / "new")
-    assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 2
-    np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), model.predict_proba(inputs))
+@pytest.mark.parametrize("name", ["labels", "tags", "masks", "labels of format 1"])
+def test_a_folder_of_an_older_format_predicts_as_it_did(tmp_path, name):
+    kind = name.split()[0]
+    shutil.copytree(OLD / kind, tmp_path / "old")
+    if name != kind:
+        as_format_1(tmp_path / "old")
+    recorded = json.loads((OLD / kind / "predicted.json").read_text())
+    inputs = old_inputs(kind, recorded["inputs"])
+    old = load(tmp_path / "old")
+    assert old.task.kind == kind
+    np.testing.assert_allclose(old.predict_proba(inputs), recorded["probabilities"], atol=1e-6)
+    old.save(tmp_path / "new")
+    assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 3
+    np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), old.predict_proba(inputs))
+    assert load(tmp_path / "new").settings == old.settings
+    assert load(tmp_path / "new").task.is_like(old.task)
+
+
+def test_the_energy_of_an_older_folder_comes_back():
+    energies = load_energy(OLD / "labels")(torch.zeros(1, 4), torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]))
+    weights = load_file(OLD / "labels" / "energy.safetensors")
+    assert energies.shape == (1, 2)
+    assert energies[0, 0] != energies[0, 1]
+    assert load_energy(OLD / "labels").state_dict().keys() == weights.keys()
+
+
+def test_spans_are_marked_as_an_older_folders_files_did():
+    recorded = json.loads((OLD / "tags" / "predicted.json").read_text())["inputs"]
+    model = load(OLD / "tags")
+    assert model.task.output.tag_set.scheme == "IOB1"
+    assert [token for token, _ in model.tag(old_inputs("tags", recorded))[0]] == recorded["tokens"][0]
 
 
 # ---------------------------------------------------------------- as bytes

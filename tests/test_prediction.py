@@ -12,9 +12,11 @@ import lossnet
 from lossnet import Ensemble, Model, Settings
 from lossnet.build import build
 from lossnet.cli import main
-from lossnet.data import load
+from lossnet.inputs import Features, Images
+from lossnet.loading import load
+from lossnet.outputs import Labels, Masks
 from lossnet.prediction import Predictor
-from lossnet.tasks import LabelTask, MaskTask, TagTask, Task, task_of
+from lossnet.task import Task
 
 SMALL = Settings(task_hidden=8, task_layers=1, image_net="unet", image_width=4, crop=8, epochs=2)
 
@@ -26,8 +28,8 @@ def model(task: Task, seed: int, threshold: float = 0.5) -> Model:
     )
 
 
-def labels(names: tuple[str, ...] = ("a", "b")) -> LabelTask:
-    return LabelTask(("u", "v", "w"), names)
+def labels(names: tuple[str, ...] = ("a", "b")) -> Task:
+    return Task(Features(("u", "v", "w")), Labels(names))
 
 
 def test_probabilities_are_means_and_so_is_the_threshold():
@@ -51,7 +53,7 @@ def test_one_model_is_its_own_ensemble():
 
 
 def test_masks_and_crops():
-    models = [model(MaskTask(1, (12, 10)), seed) for seed in range(2)]
+    models = [model(Task(Images(1, (12, 10)), Masks()), seed) for seed in range(2)]
     images = np.random.default_rng(0).random((3, 12, 10, 1)).astype(np.float32)
     expected = np.mean([one.predict_proba(images) for one in models], axis=0)
     np.testing.assert_allclose(Ensemble(models).predict_proba(images), expected, atol=1e-6)
@@ -60,19 +62,20 @@ def test_masks_and_crops():
 def test_sentences_are_decoded_together(tmp_path):
     path = tmp_path / "news.conll"
     path.write_text("Ann B-PER\nLee I-PER\nwon O\n\n" * 9)
-    task = task_of(load(path))
-    assert isinstance(task, TagTask)
+    task = load(path).task
     models = [model(task, seed) for seed in range(2)]
     ensemble = Ensemble(models)
     texts = ["Ann won", "Lee"]
-    data = task.inputs(texts)
+    data = task.read(texts)
     mean = (models[0].probabilities(data)[0] + models[1].probabilities(data)[0]) / 2
-    assert ensemble.tag(texts) == task.named(mean, data)
+    assert ensemble.tag(texts) == task.output.named(ensemble.decoder()(mean), data.source)
+    with pytest.raises(TypeError, match="predicts sets of labels, not tags"):
+        model(labels(), 0).tag(texts)
 
 
 @pytest.mark.parametrize(
     "other",
-    [labels(("a", "c")), labels(("a", "b", "c")), MaskTask(1, (4, 4))],
+    [labels(("a", "c")), labels(("a", "b", "c")), Task(Images(1, (4, 4)), Masks())],
     ids=["names", "number", "kind"],
 )
 def test_models_of_other_tasks_are_refused(other):
@@ -86,7 +89,7 @@ def test_inputs_prepared_otherwise_are_refused(tmp_path):
     lines = ["u,v,a,b", *(f"{u},{v},{int(u > 0)},{int(v > w)}" for u, v, w in rows)]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines))
-    tasks = [task_of(load(path, labels=["a", "b"], seed=seed)) for seed in (0, 1)]
+    tasks = [load(path, labels=["a", "b"], seed=seed).task for seed in (0, 1)]
     assert isinstance(Ensemble([model(tasks[0], 0), model(tasks[0], 1)]), Predictor)
     with pytest.raises(ValueError, match="same data and features"):
         Ensemble([model(tasks[0], 0), model(tasks[1], 1)])
@@ -96,7 +99,7 @@ def test_the_command_line_averages_runs(tmp_path, capsys):
     data = load("digits-pairs")
     folders = [tmp_path / str(seed) for seed in range(3)]
     for seed, folder in enumerate(folders):
-        model(task_of(data), seed).save(folder)
+        model(data.task, seed).save(folder)
     first, *others = map(str, folders)
     target = tmp_path / "metrics.json"
     assert main(["evaluate", first, "digits-pairs", "--with", *others, "--output", str(target)]) == 0
@@ -118,7 +121,7 @@ def test_the_command_line_averages_runs(tmp_path, capsys):
     assert json.loads(target.read_text()) == written
     capsys.readouterr()
     ensemble = Ensemble([lossnet.load(folder) for folder in folders])
-    expected = ensemble.task.measure(*ensemble.probabilities(data.test), ensemble.threshold)
+    expected = ensemble.task.output.meter(ensemble.threshold).measure(*ensemble.probabilities(data.test))
     assert written["metrics"]["test"] == pytest.approx(expected)
     table = tmp_path / "rows.csv"
     names = ensemble.feature_names

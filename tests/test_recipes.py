@@ -3,6 +3,7 @@ import hashlib
 import json
 
 import pytest
+from lossnet.tasks import LabelTask, TagTask
 
 from lossnet import recipes as room
 from lossnet.build import build, default_loss
@@ -19,7 +20,6 @@ from lossnet.recipes import (
     recipe_settings,
 )
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, TagTask
 
 
 @pytest.fixture

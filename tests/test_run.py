@@ -11,11 +11,15 @@ import torch
 import lossnet
 import lossnet.run
 from lossnet.card import model_card
-from lossnet.data import load as load_data
+from lossnet.data import MultiLabelData
 from lossnet.files import write_json
+from lossnet.inputs import Features
+from lossnet.loading import load as load_data
+from lossnet.outputs import Labels
+from lossnet.outputs.labels import DecodedLabels
 from lossnet.run import Run, train
 from lossnet.settings import Settings
-from lossnet.tasks.labels import decoded_metrics
+from lossnet.task import Task
 from lossnet.training import CheckpointError, Interrupted
 from lossnet.training.engines import Eager
 
@@ -66,7 +70,7 @@ def test_the_saved_model_gives_the_reported_metrics(tmp_path, digits):
     model = lossnet.load(tmp_path / "run")
     assert model.threshold == result["metrics"]["test"]["threshold"]
     for name, part in (("valid", digits.valid), ("test", digits.test)):
-        assert decoded_metrics(*model.probabilities(part), model.threshold) == result["metrics"][name]
+        assert DecodedLabels(model.threshold).measure(*model.probabilities(part)) == result["metrics"][name]
 
 
 def test_the_threshold_is_tuned_on_valid_and_helps_there(digits):
@@ -120,7 +124,16 @@ def test_without_test_rows_there_are_no_test_metrics(digits):
     assert set(result["metrics"]) == {"valid"}
 
 
-def test_learning_rates_go_to_their_networks(digits, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "rates"),
+    [
+        ("seal", {"energy": 0.5, "task_net": 0.25}),
+        ("nce-energy", {"energy": 0.5, "noise_net": 0.25}),
+        ("spen", {"energy": 0.5, "local energy": 0.25}),
+        ("infnet-plus", {"energy": 0.5, "task_net": 0.25, "cost_net": 0.25}),
+    ],
+)
+def test_learning_rates_go_to_their_networks(digits, monkeypatch, method, rates):
     seen = {}
 
     class Stop(Exception):  # noqa: N818
@@ -135,9 +148,8 @@ def test_learning_rates_go_to_their_networks(digits, monkeypatch):
         SMALL, energy_lr=0.5, task_lr=0.25, clip=3.0, patience=7, weight_decay=0.125
     )
     with pytest.raises(Stop):
-        train(quick(settings=settings, seed=9), digits)
-    networks = dict.fromkeys(("task_net", "cost_net", "noise_net", "local energy"), 0.25)
-    assert seen["lr"] == {**networks, "energy": 0.5}
+        train(quick(method=method, settings=settings, seed=9), digits)
+    assert seen["lr"] == rates
     wanted = {"clip": 3.0, "patience": 7, "weight_decay": 0.125, "seed": 9, "batch_size": 100}
     assert wanted.items() <= seen.items()
 
@@ -252,7 +264,7 @@ def test_a_model_has_a_card(tmp_path, digits):
     result = train(quick(tmp_path), digits_part(digits))
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert card.startswith(
-        "---\nlibrary_name: lossnet\ntags: [labels, seal]\n---\n\n# seal (nce) on digits-pairs"
+        "---\nlibrary_name: lossnet\ntags: [features, labels, seal]\n---\n\n# seal (nce) on digits-pairs"
     )
     assert "UCI digits (CC-BY 4.0)" in card
     assert f"| f1 | {result['metrics']['valid']['f1']:.4f} | {result['metrics']['test']['f1']:.4f} |" in card
@@ -268,7 +280,7 @@ def test_a_card_cannot_be_made_to_say_something_else():
         "metrics": {"valid": {"f1": 1.0}}, "settings": {}, "source": {"data": "mine"}, "steps": 1,
         "seconds": 1, "epochs": 1, "device": "cpu", "versions": {},
     }  # fmt: skip
-    card = model_card(result, "labels", "the file a")
+    card = model_card(result, Task(Features.of_size(2), Labels.of_size(2)), "the file a")
     assert "on a\\|b\\](http://x) \\<b\\>\\#\\` \\# fake\n" in card
     assert "not known" in card
 
@@ -292,7 +304,7 @@ def worth(chosen, probabilities):
 def test_each_decoder_has_its_own_column():
     probabilities = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.1, 0.05]])
     truth = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    metrics = decoded_metrics(probabilities, truth, 0.2)
+    metrics = DecodedLabels(0.2).measure(probabilities, truth)
     assert metrics["f1"] == pytest.approx((2 / 3 + 0) / 2)
     assert metrics["f1_tuned"] == pytest.approx(1.0)
     assert metrics["threshold"] == 0.2
@@ -319,7 +331,7 @@ def test_json_is_replaced_atomically(tmp_path, monkeypatch):
 def test_test_rows_without_labels_do_not_cost_the_run(tmp_path, digits):
     """They are found out when all has been trained."""
     rows = digits.test
-    bare = dataclasses.replace(rows, y=rows.y * 0)
+    bare = MultiLabelData(rows.x, rows.y * 0, rows.feature_names, rows.label_names)
     with pytest.warns(UserWarning, match="no test row has a label"):
         result = train(quick(tmp_path / "run"), dataclasses.replace(digits, test=bare))
     assert set(result["metrics"]) == {"valid"}

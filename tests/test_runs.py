@@ -12,7 +12,6 @@ from lossnet.model import load
 from lossnet.recipes import recipe_settings
 from lossnet.run import Run, train
 from lossnet.runs import parse_sweep, summary, train_many, variants
-from lossnet.recipes import recipe_settings
 from lossnet.settings import Settings
 from lossnet.training import Interrupted, NonFiniteLoss
 from lossnet.training.engines import Eager

@@ -7,7 +7,22 @@ from hypothesis.extra.numpy import arrays
 from sklearn import metrics as oracle
 from torch.nn import functional
 
-from lossnet.scores import F1, Accuracy, Hamming, IoU, label_metrics, main_metric, metrics
+from lossnet.scores import (
+    F1,
+    Accuracy,
+    Hamming,
+    IoU,
+    LabelMeter,
+    MaskMeter,
+    Meter,
+    Metric,
+    TagMeter,
+    headlines,
+    main_metric,
+    meter,
+    metric,
+    metrics,
+)
 from lossnet.spaces import Mask, MultiLabel, Space, Tags
 
 fast = settings(max_examples=60, deadline=None, database=None)
@@ -170,17 +185,19 @@ def test_label_metrics_are_scikit_learns_without_the_unlabelled_rows(pair):
     }
     expected["exact_match"] = oracle.accuracy_score(t, p)
     expected["hamming_loss"] = oracle.hamming_loss(t, p)
-    assert label_metrics(torch.from_numpy(predicted), torch.from_numpy(truth)) == pytest.approx(expected)
+    assert LabelMeter().measure(torch.from_numpy(predicted), torch.from_numpy(truth)) == pytest.approx(
+        expected
+    )
 
 
 def test_label_metrics_without_any_label_are_an_error():
     with pytest.raises(ValueError, match="no instance has a true label"):
-        label_metrics(torch.ones(2, 3), torch.zeros(2, 3))
+        LabelMeter().measure(torch.ones(2, 3), torch.zeros(2, 3))
 
 
 def test_label_set_metrics_threshold_at_one_half():
     relaxed, truth = torch.tensor([[0.9, 0.5, 0.49]]), torch.tensor([[1.0, 0.0, 1.0]])
-    expected = label_metrics(torch.tensor([[1.0, 1.0, 0.0]]), truth)
+    expected = LabelMeter().measure(torch.tensor([[1.0, 1.0, 0.0]]), truth)
     assert metrics(MultiLabel(3), relaxed, truth) == expected
     assert expected["f1"] == 0.5
 
@@ -200,7 +217,8 @@ def test_mask_iou_is_the_mean_over_images():
         [oracle.jaccard_score(t.ravel(), p.ravel() >= 0.5) for p, t in zip(relaxed, truth, strict=True)]
     )
     result = metrics(Mask(), torch.from_numpy(relaxed), torch.from_numpy(truth))
-    assert result == {"iou": pytest.approx(expected)}
+    right = ((relaxed >= 0.5) == truth).mean()
+    assert result == {"iou": pytest.approx(expected), "pixel_accuracy": pytest.approx(right)}
 
 
 @pytest.mark.parametrize(("space", "event"), [(MultiLabel(2), (2,)), (Tags(2), (3, 2)), (Mask(), (2, 2))])
@@ -242,3 +260,92 @@ def test_f1_of_several_rounds_is_that_of_each():
     together = F1()(rounds, truth.float())
     torch.testing.assert_close(together, torch.stack([F1()(own, truth.float()) for own in rounds]))
     assert together.shape == (3, 4, 5)
+
+
+# ---------------------------------------------------------------- meters
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_label_metrics_of_parts_are_those_of_the_whole(size):
+    random = torch.Generator().manual_seed(0)
+    predicted, truth = (torch.rand(40, 5, generator=random).round() for _ in range(2))
+    truth[3] = 0
+    counted = LabelMeter()
+    for rows in torch.arange(40).split(size):
+        counted.add(predicted[rows], truth[rows])
+    assert counted.compute() == pytest.approx(LabelMeter().measure(predicted, truth), rel=1e-6)
+    with pytest.raises(ValueError, match="no instance has a true label"):
+        LabelMeter().compute()
+
+
+def test_several_predictors_are_measured_at_once():
+    random = torch.Generator().manual_seed(0)
+    predicted, truth = (torch.rand(20, 3, 5, generator=random).round(), torch.rand(20, 5).round())
+    counted = LabelMeter()
+    for rows in torch.arange(20).split(6):
+        counted.add(predicted[rows], truth[rows])
+    alone = [LabelMeter().measure(predicted[:, place], truth) for place in range(3)]
+    assert counted.compute_each() == [pytest.approx(values) for values in alone]
+
+
+@pytest.mark.parametrize("names", [(), ("O", "B-X", "I-X"), ("O", "B-X", "E-X")])
+def test_tag_metrics_of_parts_are_those_of_the_whole(names):
+    random = torch.Generator().manual_seed(0)
+    truth = torch.eye(3)[torch.randint(3, (20, 6), generator=random)]
+    truth[:, 4:][::2] = 0
+    relaxed = torch.rand(20, 6, 3, generator=random) * (truth.sum(-1, keepdim=True) > 0)
+    space, counted = Tags(3, names), TagMeter(names)
+    for rows in torch.arange(20).split(7):
+        counted.add(space.decode(relaxed[rows]), truth[rows])
+    assert counted.compute() == pytest.approx(metrics(space, relaxed, truth), rel=1e-6)
+    with pytest.raises(ValueError, match="no token has a tag"):
+        TagMeter().compute()
+
+
+def test_mask_metrics_of_parts_are_those_of_the_whole():
+    random = torch.Generator().manual_seed(0)
+    predicted, truth = (torch.rand(9, 4, 3, generator=random).round() for _ in range(2))
+    counted = MaskMeter()
+    for rows in torch.arange(9).split(4):
+        counted.add(predicted[rows], truth[rows])
+    assert counted.compute() == pytest.approx(MaskMeter().measure(predicted, truth))
+    with pytest.raises(ValueError, match="IoU is undefined"):
+        MaskMeter().compute()
+
+
+@pytest.mark.parametrize("made", [LabelMeter(), TagMeter(), TagMeter(("O", "S-X")), MaskMeter()])
+def test_a_meter_measures_what_it_says(made):
+    """Its first metric is the one to choose models by, and each has a title."""
+    truth = torch.eye(2)[torch.tensor([[0, 1], [1, 1]])] if isinstance(made, TagMeter) else torch.ones(2, 2)
+    if isinstance(made, MaskMeter):
+        truth = torch.ones(2, 2, 2)
+    values = made.measure(truth, truth)
+    assert set(values) == {one.name for one in made.metrics}
+    assert made.metrics[0].headline
+    assert all(metric(name) in made.metrics for name in values)
+    best = {one.name: float(bool(one.higher_is_better)) for one in made.metrics}
+    assert values == best
+
+
+def test_a_space_of_ones_own_may_have_a_meter():
+    class Ranked(Unknown):
+        def decode(self, relaxed):
+            return relaxed
+
+    class First(Meter):
+        metrics = (Metric("first_right", "first one right"),)
+
+        def __init__(self):
+            self.right = []
+
+        def add(self, predicted, truth):
+            self.right += (predicted.argmax(1) == truth.argmax(1)).tolist()
+
+        def compute(self):
+            return {"first_right": sum(self.right) / len(self.right)}
+
+    meter.register(Ranked, lambda space: First())
+    assert metrics(Ranked(), torch.eye(2), torch.eye(2)) == {"first_right": 1}
+    assert main_metric(Ranked()) == "first_right"
+    assert metric("first_right").title == "first one right"
+    assert "first_right" not in headlines()

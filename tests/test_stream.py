@@ -19,14 +19,15 @@ from scipy import sparse
 from lossnet import Settings, stream
 from lossnet.build import build
 from lossnet.cli import main
-from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, encode_parts, load, read_sentences
+from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, TagSet, read_sentences
 from lossnet.data.readers import read, read_inputs, stream_inputs
 from lossnet.data.readers.columns import read_columns, stream_columns
 from lossnet.data.readers.text import read_lines, stream_lines
+from lossnet.inputs import Features, Fitting, Words, features, words
+from lossnet.loading import load
 from lossnet.model import Model
-from lossnet.scores import LabelTally, TagTally, label_metrics, metrics
-from lossnet.spaces import Tags
-from lossnet.tasks import LabelTask, TagTask
+from lossnet.outputs import Labels, Tags
+from lossnet.task import Task
 
 ARFF = """@relation 'x: -C 2'
 @attribute p {0,1}
@@ -202,36 +203,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert parts < peak(lambda: read_inputs(path, *names)) / 5
 
 
-# ---------------------------------------------------------------- metrics of parts
-
-
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_label_metrics_of_parts_are_those_of_the_whole(size):
-    random = torch.Generator().manual_seed(0)
-    predicted, truth = (torch.rand(40, 5, generator=random).round() for _ in range(2))
-    truth[3] = 0
-    tally = LabelTally()
-    for rows in torch.arange(40).split(size):
-        tally.add(predicted[rows], truth[rows])
-    assert tally.metrics() == pytest.approx(label_metrics(predicted, truth), rel=1e-6)
-    with pytest.raises(ValueError, match="no instance has a true label"):
-        LabelTally().metrics()
-
-
-@pytest.mark.parametrize("names", [(), ("O", "B-X", "I-X"), ("O", "B-X", "E-X")])
-def test_tag_metrics_of_parts_are_those_of_the_whole(names):
-    random = torch.Generator().manual_seed(0)
-    truth = torch.eye(3)[torch.randint(3, (20, 6), generator=random)]
-    truth[:, 4:][::2] = 0
-    relaxed = torch.rand(20, 6, 3, generator=random) * (truth.sum(-1, keepdim=True) > 0)
-    tally = TagTally(Tags(3, names))
-    for rows in torch.arange(20).split(7):
-        tally.add(relaxed[rows], truth[rows])
-    assert tally.metrics() == pytest.approx(metrics(Tags(3, names), relaxed, truth), rel=1e-6)
-    with pytest.raises(ValueError, match="no token has a tag"):
-        TagTally(Tags(3)).metrics()
-
-
 # ---------------------------------------------------------------- models over files
 
 
@@ -241,7 +212,8 @@ def labels(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text(text_of("csv", 40))
     data = read(path, labels="is_*")
-    task = LabelTask(data.feature_names, data.label_names, Preprocessor.fit(data, standardise=True))
+    preprocessor = Preprocessor.fit(data.source, standardise=True)
+    task = Task(Features(data.feature_names, preprocessor), Labels(data.label_names))
     torch.manual_seed(0)
     settings = Settings(task_hidden=4)
     model = Model(
@@ -255,12 +227,11 @@ def test_labels_of_a_file_in_parts(labels, tmp_path, monkeypatch, capsys):
     data = read_inputs(path, model.feature_names, model.label_names)
     whole = model.predict_proba(data.x)
     truth = torch.from_numpy(dense(data.y)).float()
-    wanted = model.task.measure(torch.from_numpy(whole), truth, model.threshold)
-    monkeypatch.setattr(stream, "stream_inputs", partial(stream_inputs, rows=7))
-    parts = list(stream.predict_labels(model, path))
-    assert [len(part) for part, _ in parts] == [7, 7, 7, 7, 7, 5]
-    np.testing.assert_allclose(torch.cat([part for part, _ in parts]).numpy(), whole, rtol=1e-6)
-    assert torch.equal(torch.cat([part for _, part in parts]), truth)
+    wanted = model.task.output.meter(model.threshold).measure(torch.from_numpy(whole), truth)
+    monkeypatch.setattr(features, "stream_inputs", partial(stream_inputs, rows=7))
+    parts = list(stream.predict(model, path))
+    assert [len(part.source) for part in parts] == [7, 7, 7, 7, 7, 5]
+    np.testing.assert_allclose(torch.cat([part.relaxed for part in parts]).numpy(), whole, rtol=1e-6)
     assert stream.evaluate(model, path) == pytest.approx(wanted, rel=1e-6)
     model.save(tmp_path / "run")
     out = tmp_path / "out.csv"
@@ -284,12 +255,12 @@ def test_what_is_read_is_not_written_over(labels, tmp_path, capsys):
     (tmp_path / "link.csv").symlink_to(path)
     for out in (path, tmp_path / "run" / ".." / path.name, tmp_path / "link.csv"):
         assert main(["predict", str(tmp_path / "run"), str(path), "-o", str(out)]) == 2
-        assert "would be written over what is read" in capsys.readouterr().err
+        assert "is the input file; choose another --output" in capsys.readouterr().err
         assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "none"])
-def test_tags_of_a_file_in_parts(tmp_path, scheme):
+def test_tags_of_a_file_in_parts(tmp_path, scheme, monkeypatch):
     spans = ["I-PER I-PER O I-LOC", "O I-PER B-PER O", "O I-LOC I-LOC O"]
     tags = [row if scheme == "IOB1" else row.replace("-", "") for row in spans] * 5
     sentences = ["Ann Lee saw Rome", "so Bo Cy ran", "in New York ."] * 5
@@ -299,23 +270,21 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme):
         "\n\n".join("\n".join(f"{word} {len(word)} {tag}" for word, tag in rows) for rows in pairs)
     )
     read_whole, _ = read_sentences([path])
-    (data,) = encode_parts([read_whole], features=("case", "column2"))
-    task = TagTask(data.lexicon)
+    task = Task.fit([read_whole], Fitting(features=("case", "column2")))
+    (data,) = task.prepare([read_whole])
     torch.manual_seed(0)
     settings = Settings(task_hidden=4)
     model = Model(
         build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
     )
-    wanted = task.measure(*model.probabilities(data), 0.5)
-    task_parts = partial(TagTask.stream_tagged, task, size=4)
-    assert [len(part) for part in task_parts(path)] == [4, 4, 4, 3]
-    tally = task.tally(0.5)
-    for part in task_parts(path):
-        tally.add(*model.probabilities(part))
-    assert tally.metrics() == pytest.approx(wanted, rel=1e-6)
+    wanted = task.output.meter(0.5).measure(*model.probabilities(data))
+    monkeypatch.setattr(words, "ROWS", 4)
+    for labelled in (False, True):
+        parts = list(task.input.stream(path, task.output.names, labelled))
+        assert [len(part.examples) for part in parts] == [4, 4, 4, 3]
+        assert all((part.examples.target is not None) == labelled for part in parts)
     assert stream.evaluate(model, path) == pytest.approx(wanted, rel=1e-6)
-    assert [len(part) for part in task.stream(path, size=4)] == [4, 4, 4, 3]
-    assert list(stream.predict_tags(model, path)) == model.tag(data)
+    assert tagged(model, path) == model.tag(data.source)
     model.save(tmp_path / "run")
     assert main(["evaluate", str(tmp_path / "run"), str(path)]) == 0
     path.write_text("Ann N\nsaw V\n")
@@ -325,10 +294,17 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme):
 
 def tagger_of(method="cross-entropy", loss="none"):
     """A model of tags that was trained on nothing."""
-    sentences = Sentences((("Ann", "saw", "Bo"),), (("N", "V", "N"),))
-    task = TagTask(Lexicon.fit(sentences, tags=("N", "V")))
-    settings = Settings(task_hidden=4, energy_hidden=4)
+    lexicon = Lexicon.fit(Sentences((("Ann", "saw", "Bo"),)))
+    task, settings = Task(Words(lexicon), Tags(TagSet(("N", "V")))), Settings(task_hidden=4, energy_hidden=4)
     return Model(build(method, loss, settings, task), (method, loss), settings, task, 0.5)
+
+
+def tagged(model, path):
+    """Tokens with their tags, as `stream.predict` finds them."""
+    parts = stream.predict(model, path)
+    return [
+        one for part in parts for one in model.task.output.named(model.decoder()(part.relaxed), part.source)
+    ]
 
 
 def through_pipe(pipe, text, use, write=Path.write_text):
@@ -404,7 +380,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path, columns):
     count = 3000
     between, end = ("\n", "\n\n") if columns else (" ", "\n")
     text = "".join(between.join(["Ann", "saw", f"Bo{number}"]) + end for number in range(count))
-    found = through_pipe(tmp_path / "pipe", text, lambda pipe: list(stream.predict_tags(tagger_of(), pipe)))
+    found = through_pipe(tmp_path / "pipe", text, lambda pipe: tagged(tagger_of(), pipe))
     assert [[token for token, _ in tokens] for tokens in found] == [
         ["Ann", "saw", f"Bo{number}"] for number in range(count)
     ]
@@ -427,17 +403,3 @@ def test_columns_one_sentence_at_a_time(tmp_path):
     path = tmp_path / "tweets.conll"
     path.write_text("# about\n\nhi\t!\n#fun\t#\n\n\nyou\tO\n")
     assert list(stream_columns(path)) == read_columns(path) == [[("hi", "!"), ("#fun", "#")], [("you", "O")]]
-
-
-def test_other_models_are_refused(labels, tmp_path):
-    model, path = labels
-    with pytest.raises(TypeError, match="predicts labels, not tags"):
-        list(stream.predict_tags(model, path))
-    sentences = Sentences((("a", "b"),), (("O", "V"),))
-    task = TagTask(Lexicon.fit(sentences, tags=("O", "V")))
-    settings = Settings(task_hidden=4)
-    tagger = Model(
-        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
-    )
-    with pytest.raises(TypeError, match="predicts tags, not sets of labels"):
-        list(stream.predict_labels(tagger, path))

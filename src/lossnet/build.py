@@ -9,10 +9,12 @@ from lossnet.settings import Settings
 from lossnet.spaces import Space
 from lossnet.task import Task
 
-__all__ = ["METHODS", "build", "check_names", "default_loss", "suits"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
+#: the method where nobody chooses one
+DEFAULT_METHOD = "seal"
 
 
 def default_loss(method: str) -> str:

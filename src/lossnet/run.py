@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lossnet.build import METHODS, build, check_names, default_loss
+from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
@@ -30,7 +30,7 @@ from lossnet.loading import load as load_data
 from lossnet.methods import Method
 from lossnet.model import Model
 from lossnet.own import OwnParts
-from lossnet.recipes import recipe_settings
+from lossnet.recipes import recipe_names_of, recipe_settings
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
@@ -39,14 +39,16 @@ from lossnet.training.tracking import Tracker, flat, tracker
 __all__ = [
     "Fitted",
     "Run",
+    "carry_out",
     "check_folder",
-    "completed",
     "find_device",
     "finish",
     "fit",
     "identity_of",
     "new_model",
     "read",
+    "resolve",
+    "settled",
     "source_of",
     "train",
     "trainer_of",
@@ -61,9 +63,11 @@ class Run:
 
     Args:
         data: a registered name or a file.
-        method: see ``lossnet methods``.
-        loss: of that method; its first by default.
-        settings: everything else that can be varied; by default the data set's recipe.
+        method: see ``lossnet methods``; by default the recipe's, else SEAL.
+        loss: of that method; by default the recipe's, else the method's first.
+        settings: everything else that can be varied; by default the recipe's.
+        recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
+        changes: settings by name that differ from the recipe's.
         seed: of initialisation, data order and dropout.
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
@@ -82,9 +86,11 @@ class Run:
     """
 
     data: str
-    method: str = "seal"
-    loss: str = ""
+    method: str | None = None
+    loss: str | None = None
     settings: Settings | None = None
+    recipe: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     output: Path | str | None = None
     data_dir: Path | str | None = None
@@ -113,7 +119,7 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
     - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
-    Under ``torchrun`` all processes train together, and the first one writes.
+    Several processes train together, and the first one writes; see ``docs/parallel.md``.
 
     >>> run = Run("digits-pairs", "cross-entropy", settings=Settings(epochs=1), progress=False)
     >>> result = train(run)
@@ -141,7 +147,20 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     >>> train(Run("signs", **quick), data=MultiLabelData.from_arrays(X, X > 0))["method"]
     'cross-entropy'
     """
-    run = completed(run)
+    return carry_out(run, data).result
+
+
+class Outcome(NamedTuple):
+    """What a run leaves: the content of ``result.json``, the model and the data it was trained on."""
+
+    result: dict[str, Any]
+    model: Model
+    data: Loaded
+
+
+def carry_out(run: Run, data: Any = None) -> Outcome:
+    """Train as `train` does, and return the model and the data as well."""
+    run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
     check_folder(output)
@@ -152,7 +171,7 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
         loaded = read(run, data)
         fitted = fit(run, loaded, follow=follow, processes=processes)
-        return finish(run, loaded, fitted, processes)
+        return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
 
 
 def check_folder(output: Path | str | None) -> None:
@@ -169,16 +188,34 @@ def check_folder(output: Path | str | None) -> None:
         raise ValueError(f"{place} may not be written to; give another folder for the results")
 
 
-def completed(run: Run) -> Run:
-    """The run with its loss and settings filled in; a method or loss that does not exist is refused.
+def resolve(run: Run) -> Run:
+    """Return the run with its method, loss and settings settled; those that do not exist are refused.
 
-    >>> completed(Run("bibtex")).loss
-    'nce'
+    >>> resolved = resolve(Run("bibtex", changes={"samples": 3}))
+    >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
+    ('seal', 'nce', 3, 12)
     """
-    loss = run.loss or default_loss(run.method)
-    check_names(run.method, loss)
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    return dataclasses.replace(run, loss=loss, settings=settings)
+    if run.settings is not None and (run.recipe or run.changes):
+        raise ValueError("give settings, or a recipe and changes to it, not both")
+    names = {} if run.recipe is None else recipe_names_of(run.recipe)
+    method = run.method or names.get("method", DEFAULT_METHOD)
+    own = names.get("loss") if names.get("method", method) == method else None
+    loss = run.loss or own or default_loss(method)
+    check_names(method, loss)
+    settings = run.settings
+    if settings is None:
+        settings = Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
+    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
+
+
+def settled(run: Run) -> tuple[str, str, Settings]:
+    """Return the method, loss and settings of a run, as `resolve` settles them."""
+    if run.method is None or run.loss is None or run.settings is None:
+        run = resolve(run)
+    assert run.method is not None
+    assert run.loss is not None
+    assert run.settings is not None
+    return run.method, run.loss, run.settings
 
 
 def read(run: Run, data: Any = None) -> Loaded:
@@ -188,7 +225,7 @@ def read(run: Run, data: Any = None) -> Loaded:
         "split": run.split,
         "labels": run.labels,
         "words": run.words,
-        "features": (run.settings or Settings()).features or None,
+        "features": settled(run)[2].features or None,
         "embeddings": run.embeddings,
     }
     if data is None:
@@ -199,13 +236,13 @@ def read(run: Run, data: Any = None) -> Loaded:
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
     """Writes what a trained run leaves in ``run.output`` and returns the content of its ``result.json``."""
     output = None if run.output is None else Path(run.output)
-    settings, processes = run.settings or Settings(), processes or Processes()
+    processes, (method, loss, settings) = processes or Processes(), settled(run)
     result = {
         "dataset": data.name,
         "data_digest": data.digest,
         "split": data.split_name,
-        "method": run.method,
-        "loss": run.loss,
+        "method": method,
+        "loss": loss,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -281,14 +318,14 @@ def identity_of(data: Loaded) -> dict[str, str]:
 
 def new_model(run: Run, data: Loaded) -> Model:
     """The model for a run on loaded data, with networks as they start."""
-    loss, settings = run.loss or default_loss(run.method), run.settings or Settings()
+    method, loss, settings = settled(run)
     task = dataclasses.replace(data.task, own=run.own)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
-        method = build(run.method, loss, settings, task)
+        built = build(method, loss, settings, task)
     if run.own.task_net is not None:
-        _check_task_net(method, data.train)
-    return Model(method, (run.method, loss), settings, task, threshold=0.5)
+        _check_task_net(built, data.train)
+    return Model(built, (method, loss), settings, task, threshold=0.5)
 
 
 def _check_task_net(method: Method, data: Dataset) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import DataError, Examples, Source, Target
+from lossnet.data import DataError, Examples, Source
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Features, Fitting, Input
 from lossnet.outputs import Labels, Output
@@ -71,17 +71,17 @@ class Task:
             for part in parts
         ]
 
+    def prepare_inputs(self, source: Source) -> Examples:
+        """Return inputs as networks read them, as data without truth."""
+        return Examples(self.input.prepare(source), masked=self._masked)
+
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
-        return self.prepared(self.input.read(x))
+        return self.prepare_inputs(self.input.read(x))
 
     def read_items(self, items: Sequence[Any]) -> Examples:
         """Return instances that came over HTTP as prepared data without truth."""
-        return self.prepared(self.input.collate(items))
-
-    def prepared(self, source: Source, target: Target | None = None) -> Examples:
-        """Return inputs as networks read them, with outputs that are prepared already, if there are any."""
-        return Examples(self.input.prepare(source), target, self._masked)
+        return self.prepare_inputs(self.input.collate(items))
 
     def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what a network reads, and its mask, from the raw input of an exported file; traced."""

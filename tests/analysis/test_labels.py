@@ -75,6 +75,14 @@ def test_the_hessian_is_the_global_energys_alone(x, y):
     torch.testing.assert_close(hessian(alone, x, y), explicit.detach())
 
 
+def test_the_hessian_of_some_labels_is_part_of_that_of_all(energy, x, y):
+    done = []
+    some = hessian(energy, x, y, labels=[3, 0, 4], progress=done.append)
+    order = torch.tensor([3, 0, 4])
+    torch.testing.assert_close(some, hessian(energy, x, y)[order][:, order])
+    assert done == [0, 1, 2]
+
+
 def test_nothing_is_left_on_the_parameters(energy, x, y):
     hessian(energy, x, y)
     pull_along(energy, x, y, 0, 1)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lossnet.data import DataError, MaskData, ResidentData
+from lossnet.data import DataError, MaskData, MaskStack, Pictures
+from lossnet.data.examples import Resident
 
 
 def small(count: int = 4, channels: int = 3, size: tuple[int, int] = (5, 7), seed: int = 0) -> MaskData:
@@ -46,13 +47,16 @@ def test_wrong_rows_are_refused():
 
 def test_resident_data_equal_plain_data():
     data = small()
-    resident, moved = data.resident("cpu"), data.resident("cpu", limit_bytes=10)
-    assert isinstance(resident, ResidentData)
-    assert moved is data
+    resident = data.on("meta")
+    assert isinstance(resident.source, Resident)
+    assert isinstance(resident.target, Resident)
+    assert data.on("meta", limit_bytes=10) is data
+    assert isinstance(data.on("cpu").source, Pictures)
+    assert isinstance(data.on("cpu").target, MaskStack)
     indices = torch.tensor([1, 3])
-    for mine, plain in zip(resident.batch(indices)[:2], data.batch(indices)[:2], strict=True):
-        assert mine.dtype == plain.dtype
-        torch.testing.assert_close(mine, plain)
+    batch, plain = resident.batch(indices.to("meta")), data.batch(indices)
+    assert (batch.x.shape, batch.x.dtype) == (plain.x.shape, plain.x.dtype)
+    assert (batch.y.shape, batch.y.dtype) == (plain.y.shape, plain.y.dtype)
 
 
 @given(hnp.arrays(np.uint8, st.tuples(*[st.integers(1, 4)] * 4)), st.booleans())

@@ -14,17 +14,18 @@ from lossnet.data import (
     Entry,
     MaskData,
     MultiLabelData,
-    Preprocessor,
     Split,
-    describe,
     entry,
     find,
-    load,
     names,
     registry,
 )
 from lossnet.data.download import Download, fetch
 from lossnet.data.registry import _ENTRIES
+from lossnet.inputs import Features
+from lossnet.loading import describe, load
+from lossnet.outputs import Labels
+from lossnet.task import Task
 
 ROWS = 30
 
@@ -52,7 +53,7 @@ def test_named_files(tmp_path, name, xml, below):
     assert loaded.split_name == "stratified(seed=0)"
     assert len(loaded.train) + len(loaded.valid) + len(loaded.test) == ROWS
     assert loaded.train.label_names == ("TAG_a", "TAG_b")
-    assert not loaded.preprocessor.standardises
+    assert not loaded.task.input.preprocessor.standardises
     assert load(name, tmp_path, seed=3).split_name == "stratified(seed=3)"
 
 
@@ -106,8 +107,8 @@ def test_sets_in_three_files(tmp_path):
     assert loaded.split_name == "files"
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (4, 2, 3)
     assert loaded.train.label_names == ("root", "01", "01/02")
-    assert loaded.preprocessor.standardises
-    np.testing.assert_allclose(loaded.preprocessor.impute, [2, 0.5, 0.5])
+    assert loaded.task.input.preprocessor.standardises
+    np.testing.assert_allclose(loaded.task.input.preprocessor.impute, [2, 0.5, 0.5])
     np.testing.assert_allclose(loaded.test.x[0], [0, 1, 0])  # missing: the training mean
     clus(tmp_path / "spo_fun", labels="01,01/02,03")
     with pytest.raises(DataError, match=r"spo_FUN\.test\.arff: its attributes are not those"):
@@ -121,9 +122,10 @@ def test_paths(tmp_path):
     loaded = load(path, labels="l_*", seed=4)
     assert loaded.name == "films.csv"
     assert loaded.split_name == "stratified(seed=4)"
-    assert loaded.preprocessor.standardises
-    given = Preprocessor.fit(load(path, labels="l_*").train, standardise=False)
-    assert load(path, labels="l_*", preprocessor=given).preprocessor is given
+    assert loaded.task.input.preprocessor.standardises
+    plain = Task(Features(loaded.train.feature_names), Labels(loaded.train.label_names))
+    assert load(path, labels="l_*", task=plain).task is plain
+    assert load(path, labels="l_*", task=plain).train.x.max() > loaded.train.x.max()  # as they are
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "other.csv", labels="l_*")
 
@@ -158,10 +160,10 @@ def test_description(tmp_path):
     mulan(tmp_path / "emotions", "emotions")
     told = describe("emotions", tmp_path)
     assert sum(told.instances.values()) == ROWS
-    assert (told.inputs, told.labels) == (2, 2)
-    assert told.labels_per_instance == pytest.approx((10 + 24) / 30)
-    assert told.density == pytest.approx(34 / 60)
-    assert told.frequent_labels == (("TAG_b", 24), ("TAG_a", 10))
+    assert (told.facts["inputs"], told.facts["labels"]) == (2, 2)
+    assert told.facts["labels_per_instance"] == pytest.approx((10 + 24) / 30)
+    assert told.facts["density"] == pytest.approx(34 / 60)
+    assert told.facts["frequent_labels"] == (("TAG_b", 24), ("TAG_a", 10))
     assert told.home.startswith("https://mulan")
 
 
@@ -187,10 +189,6 @@ def test_horses(tmp_path, folder):
     assert loaded.split_name == "files"
     assert (loaded.train.channels, loaded.train.size) == (3, (8, 9))
     np.testing.assert_allclose(loaded.train.images, 0.2, rtol=1e-6)
-    assert loaded.preprocessor.impute.size == 0
-    assert Preprocessor.from_state(loaded.preprocessor.state()).impute.size == 0
-    other = Preprocessor(np.zeros(3))
-    assert load("horses", tmp_path, preprocessor=other).preprocessor is not other
     Split(*(np.array([row]) for row in (12, 0, 6))).write(tmp_path / "mine.json")
     assert len(load("horses", tmp_path, split=tmp_path / "mine.json").train) == 1
 
@@ -219,8 +217,10 @@ def test_images_in_a_folder_or_an_archive(tmp_path):
 def test_archives_of_labels_are_still_that(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.eye(10), y=np.eye(10, dtype=int))
     assert isinstance(load(tmp_path / "a.npz").train, MultiLabelData)
-    for name in (tmp_path / "a.npz", "digits-pairs", "digits-scenes"):
-        with pytest.raises(DataError, match="no folder of images"):
+    with pytest.raises(DataError, match="no folder of images"):
+        load(tmp_path / "a.npz", resize=(4, 4))
+    for name in ("digits-pairs", "digits-scenes"):
+        with pytest.raises(DataError, match="read as it is; resize=, --resize are for files"):
             load(name, resize=(4, 4))
 
 
@@ -228,7 +228,8 @@ def test_description_of_images(tmp_path, capsys, monkeypatch):
     horses(tmp_path / "horses")
     told = describe("horses", tmp_path)
     assert told.instances == {"train": 6, "valid": 3, "test": 4}
-    assert (told.size, told.channels, told.foreground) == ("8×9", 3, 0.25)
+    facts = told.facts
+    assert (facts["size"], facts["channels"], facts["foreground"]) == ("8×9", 3, 0.25)
     assert told.terms == "cite Borenstein & Ullman 2004"
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["data", "show", "horses", "--data-dir", str(tmp_path)]) == 0
@@ -309,7 +310,7 @@ def test_real_horses(real_data):
     loaded = load("horses", real_data)
     assert [len(part) for part in (loaded.train, loaded.valid, loaded.test)] == [160, 40, 128]
     assert (loaded.test.channels, loaded.test.size) == (3, (32, 32))
-    assert describe("horses", real_data).foreground == pytest.approx(0.2765, abs=1e-3)
+    assert describe("horses", real_data).facts["foreground"] == pytest.approx(0.2765, abs=1e-3)
 
 
 def test_downloads_are_pinned_to_the_files_we_know():

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from lossnet.data import DataError, Lexicon, Sentences, describe, load, read_sentences
+from lossnet.data import DataError, TaggedSentences, read_sentences
 from lossnet.data.sentence_files import find_parts
+from lossnet.loading import describe, load
+from lossnet.task import Task
 
 NEWS = "EU NNP I-ORG\nhails VBZ O\nBonn NNP I-LOC\n\nEU NNP I-ORG\nBonn NNP I-LOC\nhails VBZ O\n\n"
 VECTORS = "eu 1 2\nbonn 3 4\n"
@@ -83,24 +85,25 @@ def test_conll_2003(tmp_path):
     vectors(tmp_path, GLOVE)
     loaded = load("conll2003", tmp_path)
     assert loaded.split_name == "files"
-    assert isinstance(loaded.train, Sentences)
-    lexicon = loaded.train.lexicon
-    assert lexicon is loaded.test.lexicon
-    assert lexicon.scheme == "IOB1"
-    assert lexicon.tags[:5] == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
-    assert len(lexicon.tags) == 9
+    assert isinstance(loaded.train, TaggedSentences)
+    lexicon, tags = loaded.task.input.lexicon, loaded.task.output.tag_set
+    assert lexicon is loaded.train.source.lexicon is loaded.test.source.lexicon
+    assert tags is loaded.test.target.tag_set
+    assert tags.scheme == "IOB1"
+    assert tags.names[:5] == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
+    assert len(tags.names) == 9
     assert loaded.train.tags[0] == ("S-ORG", "O", "S-LOC")
     assert lexicon.words.strings == ("eu", "bonn", "hails")
-    np.testing.assert_array_equal(loaded.vectors, [[0] * 3, [0] * 3, [1] * 3, [1] * 3, [0] * 3])
+    np.testing.assert_array_equal(loaded.task.input.vectors, [[0] * 3, [0] * 3, [1] * 3, [1] * 3, [0] * 3])
     assert str(loaded.coverage[0]).startswith(f"{GLOVE}: 66.7 % of tokens (lower case 66.7)")
     assert lexicon.width == 1
-    assert list(load("conll2003", tmp_path, features="ner+").train.lexicon.features) == [
+    assert list(load("conll2003", tmp_path, features="ner+").task.input.lexicon.features) == [
         "case",
         "pos",
         "chunk",
     ]
-    assert load("conll2003", tmp_path, features="ner++").train.lexicon.width == 24
-    some = load("conll2003", tmp_path, features="pos, characters").train.lexicon
+    assert load("conll2003", tmp_path, features="ner++").task.input.lexicon.width == 24
+    some = load("conll2003", tmp_path, features="pos, characters").task.input.lexicon
     assert (some.columns, some.word_length) == (("pos",), 20)
 
 
@@ -109,10 +112,10 @@ def test_tweets(tmp_path):
     vectors(tmp_path, GLOVE, TWEETS)
     loaded = load("twitter-pos", tmp_path, features="pos+")
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (2, 1, 2)
-    assert loaded.train.lexicon.tags == ("@", "O", "V")
-    assert loaded.train.lexicon.scheme is None
-    assert loaded.train.lexicon.clusters["<user>"] == "0"
-    assert loaded.vectors.shape == (4, 5)  # both tables side by side
+    assert loaded.task.output.names == ("@", "O", "V")
+    assert loaded.task.output.tag_set.scheme is None
+    assert loaded.task.input.lexicon.clusters["<user>"] == "0"
+    assert loaded.task.input.vectors.shape == (4, 5)  # both tables side by side
     assert [report.name for report in loaded.coverage] == [TWEETS, GLOVE]
 
 
@@ -120,21 +123,21 @@ def test_names_may_be_read_with_the_clusters_of_tweets(tmp_path):
     conll(tmp_path / "conll2003")
     tweets(tmp_path / "twitter_pos")
     loaded = load("conll2003", tmp_path, features="case,brown4", embeddings=[])
-    assert list(loaded.train.lexicon.features) == ["case", "brown4"]
-    assert loaded.train.lexicon.clusters["bet"] == "011"
-    assert not load("conll2003", tmp_path, features="ner+", embeddings=[]).train.lexicon.clusters
+    assert list(loaded.task.input.lexicon.features) == ["case", "brown4"]
+    assert loaded.task.input.lexicon.clusters["bet"] == "011"
+    assert not load("conll2003", tmp_path, features="ner+", embeddings=[]).task.input.lexicon.clusters
 
 
 def test_vectors_are_not_required(tmp_path):
     conll(tmp_path / "conll2003")
     with pytest.warns(UserWarning, match="word vectors for 'conll2003' are in none of .*--embeddings"):
         loaded = load("conll2003", tmp_path)
-    assert loaded.vectors is None
-    assert loaded.train.lexicon.words.strings == ("EU", "hails", "Bonn")
+    assert loaded.task.input.vectors is None
+    assert loaded.task.input.lexicon.words.strings == ("EU", "hails", "Bonn")
     mine = tmp_path / "mine.txt"
     mine.write_text(VECTORS)
-    assert load("conll2003", tmp_path, embeddings=[mine, mine]).vectors.shape == (5, 4)
-    assert load("conll2003", tmp_path, embeddings=[]).vectors is None
+    assert load("conll2003", tmp_path, embeddings=[mine, mine]).task.input.vectors.shape == (5, 4)
+    assert load("conll2003", tmp_path, embeddings=[]).task.input.vectors is None
 
 
 def test_files_of_ones_own(tmp_path):
@@ -143,10 +146,10 @@ def test_files_of_ones_own(tmp_path):
     loaded = load(tmp_path)
     assert loaded.name == tmp_path.name
     assert loaded.split_name == "files"
-    assert loaded.train.lexicon.scheme == "IOB2"
-    assert list(loaded.train.lexicon.features) == ["case"]
-    assert loaded.train.lexicon.word_length == 20
-    assert load(tmp_path, features="column2").train.lexicon.columns == ("column2",)
+    assert loaded.task.output.tag_set.scheme == "IOB2"
+    assert list(loaded.task.input.lexicon.features) == ["case"]
+    assert loaded.task.input.lexicon.word_length == 20
+    assert load(tmp_path, features="column2").task.input.lexicon.columns == ("column2",)
     path = tmp_path / "news.conll"
     path.write_text(NEWS * 5)
     assert load(path).split_name == "random(seed=0)"
@@ -156,13 +159,14 @@ def test_files_of_ones_own(tmp_path):
     assert len(load(path, split=tmp_path / "mine.json").train) == 2
 
 
-def test_a_lexicon_may_be_given(tmp_path):
+def test_a_task_may_be_given(tmp_path):
     conll(tmp_path / "conll2003")
     loaded = load("conll2003", tmp_path, embeddings=[], features="ner+")
-    kept = Lexicon.from_state(loaded.train.lexicon.state())
-    again = load("conll2003", tmp_path, lexicon=kept)
-    assert again.test.lexicon is kept
-    assert again.vectors is None
+    kept = Task.from_state(*json.loads(json.dumps(loaded.task.state())))
+    again = load("conll2003", tmp_path, task=kept)
+    assert again.task is kept
+    assert again.test.source.lexicon is kept.input.lexicon
+    assert kept.is_like(loaded.task)
     mine, theirs = again.test.batch(np.arange(2)), loaded.test.batch(np.arange(2))
     assert all(part.equal(other) for part, other in zip(mine[:3], theirs[:3], strict=True))
 
@@ -171,12 +175,12 @@ def test_descriptions(tmp_path):
     conll(tmp_path / "conll2003")
     shown = describe("conll2003", tmp_path)
     assert shown.instances == {"train": 2, "valid": 2, "test": 2}
-    assert shown.tokens["test"] == 6
-    assert (shown.longest, shown.tags, shown.scheme) == (3, 3, "IOB1")
-    assert shown.frequent_tags[0][1] == 6
-    assert "ner+: words, case, pos, chunk" in shown.features
+    assert shown.facts["tokens"]["test"] == 6
+    assert (shown.facts["longest"], shown.facts["tags"], shown.facts["scheme"]) == (3, 3, "IOB1")
+    assert shown.facts["frequent_tags"][0][1] == 6
+    assert "ner+: words, case, pos, chunk" in shown.facts["features"]
     tweets(tmp_path / "twitter-pos")
-    assert describe("twitter-pos", tmp_path).scheme == "no spans"
+    assert describe("twitter-pos", tmp_path).facts["scheme"] == "no spans"
 
 
 def test_what_does_not_go_together(tmp_path):
@@ -206,12 +210,12 @@ def test_what_does_not_go_together(tmp_path):
 def test_the_real_sets(real_data):
     loaded = load("twitter-pos", real_data, features="pos++")
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (1000, 327, 500)
-    assert len(loaded.train.lexicon.tags) == 25
-    assert loaded.vectors.shape[1] == 200
+    assert len(loaded.task.output.names) == 25
+    assert loaded.task.input.vectors.shape[1] == 200
     assert sum(loaded.coverage[1].tokens.values()) > 0.85
     loaded = load("conll2003", real_data, features="ner")
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (14041, 3250, 3453)
-    assert len(loaded.train.lexicon.tags) == 17
+    assert len(loaded.task.output.names) == 17
     assert sum(loaded.coverage[0].tokens.values()) > 0.985
 
 

@@ -6,6 +6,7 @@ checksums.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -19,11 +20,13 @@ from safetensors.torch import save as bytes_of
 
 from lossnet import model as models
 from lossnet.build import build
-from lossnet.data import Lexicon, Preprocessor, Sentences
+from lossnet.data import Lexicon, Preprocessor, Sentences, TagSet
 from lossnet.energies import Energy
+from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model, ModelError, load, load_energy
+from lossnet.outputs import Labels, Masks, Tags
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
+from lossnet.task import Task
 
 SMALL = Settings(
     task_hidden=3, energy_hidden=3, global_hidden=2, task_layers=1, energy_layers=1, image_width=2,
@@ -32,22 +35,35 @@ SMALL = Settings(
 
 
 def label_model(method, loss):
-    task = LabelTask(("a", "b"), ("x", "y", "z"), Preprocessor(np.zeros(2), np.ones(2), np.ones(2)))
+    preprocessor = Preprocessor(np.zeros(2), np.ones(2), np.ones(2))
+    task = Task(Features(("a", "b"), preprocessor), Labels(("x", "y", "z")))
     return Model(build(method, loss, SMALL, task), (method, loss), SMALL, task, 0.3), np.ones((3, 2))
 
 
 def tag_model():
-    read = Sentences((("Ann", "saw", "Ann", "saw"),), (("S-PER", "O", "S-PER", "O"),))
-    tags = ("O", "B-PER", "I-PER", "E-PER", "S-PER")
-    lexicon = Lexicon.fit(read, tags, ("case", "characters"), scheme="IOB2", word_length=4)
-    task = TagTask(lexicon, np.ones((len(lexicon.words), 5), np.float32))
+    read = Sentences((("Ann", "saw", "Ann", "saw"),))
+    tags = TagSet(("O", "B-PER", "I-PER", "E-PER", "S-PER"), scheme="IOB2")
+    lexicon = Lexicon.fit(read, ("case", "characters"), word_length=4)
+    task = Task(Words(lexicon, np.ones((len(lexicon.words), 5), np.float32)), Tags(tags))
     return Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task, 0.5), [["Ann", "saw", "it"]]
 
 
 def mask_model():
-    task = MaskTask(1, (8, 8))
+    task = Task(Images(1, (8, 8)), Masks())
     built = build("cross-entropy", "none", SMALL, task)
     return Model(built, ("cross-entropy", "none"), SMALL, task, 0.5), np.zeros((2, 8, 8))
+
+
+def text_model():
+    lexicon = Lexicon.fit(Sentences((("so", "good", "so", "good"),)))
+    task, settings = (
+        Task(Words(lexicon, column="text"), Labels(("x", "y"))),
+        dataclasses.replace(SMALL, crop=0),
+    )
+    return Model(build("seal", "nce", settings, task), ("seal", "nce"), settings, task, 0.5), [
+        "so bad",
+        "good",
+    ]
 
 
 @functools.cache
@@ -59,6 +75,7 @@ def sound():
         "dvn": label_model("dvn", "regression"),
         "tags": tag_model(),
         "masks": mask_model(),
+        "texts": text_model(),
     }
     found = {
         name: (model.files(), inputs, model.predict_proba(inputs)) for name, (model, inputs) in made.items()
@@ -136,7 +153,22 @@ VALUES = st.recursive(
     | st.integers(-3, 9)
     | st.sampled_from([10**6, 10**9, 10**13, 10**30, -(10**9), float("nan"), float("inf"), 0.5, 1e-300])
     | st.sampled_from(
-        ["seal", "dvn", "crf", "nce", "margin", "tags", "labels", "masks", "BIOES", "unet", "x", ""]
+        [
+            "seal",
+            "dvn",
+            "crf",
+            "nce",
+            "margin",
+            "tags",
+            "labels",
+            "masks",
+            "words",
+            "images",
+            "BIOES",
+            "unet",
+            "x",
+            "",
+        ]
     )
     | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

@@ -32,22 +32,28 @@ from lossnet.data import (
     Lexicon,
     Sentences,
     Split,
+    TagSet,
     decode_picture,
     read,
     read_embeddings,
     read_images,
     read_inputs,
+    read_labelled_images,
+    read_labelled_texts,
     read_pictures,
     read_sentences,
     stream_inputs,
 )
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
+from lossnet.data.sentence_files import stream_labelled_texts
+from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
+from lossnet.outputs import Labels, Masks, Tags
 from lossnet.recipes import RecipeError, read_recipe, recipe_folder
 from lossnet.serve import create_app
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
+from lossnet.task import Task
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,15 @@ def pictures_and_masks(content):
             each()
 
 
+def labelled_images(content):
+    """A table of the labels of an image."""
+    (FOLDER / "labelled" / "images").mkdir(parents=True, exist_ok=True)
+    (FOLDER / "labelled" / "images" / "a.png").write_bytes(_MASK)
+    (FOLDER / "labelled" / "labels.csv").write_bytes(content)
+    with contextlib.suppress(DataError):
+        read_labelled_images(FOLDER / "labelled")
+
+
 def label_list(content):
     path = FOLDER / "listed.arff"
     path.write_bytes(_ARFF.replace(b": -C 2", b""))
@@ -183,6 +198,17 @@ READERS = {
         ],
         labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
     ),
+    "texts": Target(
+        [b'text,l\nso good,0\n"bad, bad",1\n', b"text\tl\nso good\ta|b\nbad\t\n"],
+        file(
+            "texts.csv",
+            [
+                lambda path: read_labelled_texts(path, "text", "l"),
+                lambda path: list(stream_labelled_texts(path, "text", ["l"])),
+            ],
+        ),
+    ),
+    "labelled-images": Target([b"image,x,y\na.png,1,0\na,0,1\n"], labelled_images),
     "tsv": Target(
         [b"size\tkind\tl\n1\tx\t0\n2\ty\t1\n"], labelled("a.tsv", "l", ("size", "kind=x", "kind=y"))
     ),
@@ -361,7 +387,7 @@ class Http:
 
 
 _HEAD = b"POST /predict\nauthorization: Bearer secret\ncontent-type: application/json\n\n"
-_READ = Sentences((("Ann", "went", "to", "to", "Ann"),), (("B", "O", "O", "O", "B"),))
+_LEXICON = Lexicon.fit(Sentences((("Ann", "went", "to", "to", "Ann"),)), ("case", "shape", "characters"))
 
 
 def asking(*instances):
@@ -380,21 +406,21 @@ HTTP = {
             b"GET /health\n\n",
             b"GET /metrics\nauthorization: Bearer secret\n\n",
         ],
-        Http(lambda: model_of(LabelTask(("size", "kind=x", "kind=y"), ("fun", "sad")))),
+        Http(lambda: model_of(Task(Features(("size", "kind=x", "kind=y")), Labels(("fun", "sad"))))),
     ),
     "http-tags": Target(
         [
             asking("Ann went to http://a.b 12:30...", ["Ann", "to", "10" * 20]),
             asking({"tokens": ["Ann", "é"]}),
         ],
-        Http(lambda: model_of(TagTask(Lexicon.fit(_READ, ("O", "B"), ("case", "shape", "characters"))))),
+        Http(lambda: model_of(Task(Words(_LEXICON), Tags(TagSet(("O", "B")))))),
     ),
     "http-masks": Target(
         [
             asking([[[0, 128, 255], [1, 2, 3]]] * 2, [[[0.5, 1, 0]]]),
             asking(encoded(picture("PNG", 6, 5, 3)), encoded(picture("JPEG", 3, 3))),
         ],
-        Http(lambda: model_of(MaskTask(channels=3, size=(6, 5)))),
+        Http(lambda: model_of(Task(Images(3, (6, 5)), Masks()))),
     ),
 }
 

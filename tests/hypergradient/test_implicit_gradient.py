@@ -567,7 +567,7 @@ def test_the_cap_drops_what_is_not_finite():
 def test_the_cap_is_applied_to_the_gradient(ridge):
     free = ridge.gradient(Exact())
     ratio = 0.5 * (free.implicit_norm / free.explicit_norm).item()
-    found = ridge.gradient(Exact(), ratio=ratio)
+    found = ridge.gradient(Exact(), max_norm_ratio=ratio)
     close(found.implicit, [0.5 * part for part in free.implicit])
     close(found.gradients, [e + 0.5 * i for e, i in zip(free.explicit, free.implicit, strict=True)])
     torch.testing.assert_close(found.implicit_norm, free.implicit_norm)  # as it was before the cap
@@ -588,7 +588,7 @@ def test_mistakes_are_named(ridge):
     with pytest.raises(ValueError, match="epsilon"):
         FiniteDifference(0.0)
     with pytest.raises(ValueError, match="ratio"):
-        ridge.gradient(Exact(), ratio=-1.0)
+        ridge.gradient(Exact(), max_norm_ratio=-1.0)
 
 
 def test_probes_differ_under_finite_differences_too(ridge, monkeypatch):

@@ -137,7 +137,9 @@ def assert_same_terms(found, expected):
 @pytest.mark.parametrize("ratio", [None, 0.5], ids=["free", "capped"])
 def test_wide_layers_of_the_outer_problem_are_thin_too(layer, ratio):
     problem = WideEnergy(layer)
-    found, expected = (problem.gradient(Neumann(3), True, thin, ratio=ratio) for thin in (True, False))
+    found, expected = (
+        problem.gradient(Neumann(3), True, thin, max_norm_ratio=ratio) for thin in (True, False)
+    )
     assert list(found.explicit_term.layers) == list(found.implicit_term.layers) == [2]
     assert found.implicit_term.parts[2].shape == (ROWS, OUTPUTS)
     assert expected.explicit_term.layers == {}
@@ -183,7 +185,13 @@ def test_norms_of_gradients_that_cancel_large_inputs_are_not_those_of_rounding(o
     outer, inner = (signs * hidden * theta).sum(), ((theta - (signs * hidden).sum(0)) ** 2).sum()
     found, expected = (
         implicit_gradient(
-            outer, inner, [theta], [layer.weight], Identity(0.1), products=DoubleBackward(thin), ratio=5.0
+            outer,
+            inner,
+            [theta],
+            [layer.weight],
+            Identity(0.1),
+            products=DoubleBackward(thin),
+            max_norm_ratio=5.0,
         )
         for thin in (True, False)
     )
@@ -433,7 +441,7 @@ def test_layers_that_read_sparse_inputs_are_thin_too(make, few):
     problem.gradient(solver)
     assert solver.curvature.seen == THIN
     (layer,) = thin_layers(problem.inner(), problem.theta).values()
-    assert (layer.few is not None) == few
+    assert (layer.sparse is not None) == few
     weights, gradient = torch.randn(INPUTS, OUTPUTS).double(), torch.randn(ROWS, OUTPUTS).double()
     torch.testing.assert_close(layer.move(weights), problem.x @ weights)
     torch.testing.assert_close(layer.weights(gradient), problem.x.T @ gradient)

@@ -8,22 +8,22 @@ from itertools import pairwise
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacrev
 
 import lossnet
 from lossnet.build import build
-from lossnet.coins import Coins
 from lossnet.data import load as load_data
 from lossnet.energies import Energy, LabelInteraction, Local, Sum
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Ranking, Regression, TaskLoss
 from lossnet.methods import SEAL, Implicit
 from lossnet.nets import MLP
+from lossnet.ops import Bernoulli
 from lossnet.scores import F1, Accuracy, Hamming, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
-from lossnet.tasks import LabelTask
 from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5
@@ -64,7 +64,7 @@ def batch():
 
 
 def implicit_update(task_net, energy, batch, name="margin", seed=7, **options):
-    plain = {"task_loss": TASK_LOSS, "score": F1(), "solver": Exact(), "weight": 1.0, "ratio": None}
+    plain = {"task_loss": TASK_LOSS, "score": F1(), "solver": Exact(), "weight": 1.0, "max_norm_ratio": None}
     method = Implicit(task_net, energy, SPACE, LOSSES[name], **plain | options)
     torch.manual_seed(seed)
     return next(method.updates(batch))
@@ -140,7 +140,7 @@ class Dense:
         self.theta, self.phi = flat(task_net.parameters()), flat(energy.parameters())
         self.now = logits_of(task_net, self.theta, batch.x)
         torch.manual_seed(seed)
-        self.samples = Coins(torch.sigmoid(self.now)).flip(4)
+        self.samples = Bernoulli(torch.sigmoid(self.now))(4)
 
     def inner(self, theta, phi):
         logits = logits_of(self.task_net, theta, self.batch.x)
@@ -186,7 +186,7 @@ class Dense:
 @every_through
 @every_loss
 def test_the_gradient_is_the_explicit_and_the_implicit_term(task_net, energy, batch, name, through, weight):
-    update = implicit_update(task_net, energy, batch, name, through=through, weight=weight)
+    update = implicit_update(task_net, energy, batch, name, gradient_path=through, weight=weight)
     dense = Dense(name, through, task_net, energy, batch)
     explicit, implicit = dense.explicit(), weight * dense.implicit()
     assert update.network == "energy"
@@ -221,7 +221,7 @@ def test_the_hinge_was_active_for_some_instances_only(task_net, energy, batch):
 @every_through
 def test_a_task_net_that_is_deaf_to_the_energy_gives_no_implicit_term(task_net, energy, batch, through):
     task_loss = TaskLoss(energy_weight=0.0, score_weight=1.0)
-    update = implicit_update(task_net, energy, batch, "cd", through=through, task_loss=task_loss)
+    update = implicit_update(task_net, energy, batch, "cd", gradient_path=through, task_loss=task_loss)
     assert update.measured["implicit_norm"] == 0
     explicit = Dense("cd", through, task_net, energy, batch).explicit()
     torch.testing.assert_close(flat(update.gradients), explicit)
@@ -236,7 +236,7 @@ def test_a_weight_of_zero_is_seal(task_net, energy, batch, name, through):
     seal = SEAL(task_net, energy, SPACE, LOSSES[name], TASK_LOSS)
     torch.manual_seed(7)
     expected = next(seal.updates(batch))
-    update = implicit_update(task_net, energy, batch, name, through=through, weight=0.0)
+    update = implicit_update(task_net, energy, batch, name, gradient_path=through, weight=0.0)
     assert torch.equal(energy_gradient(update, energy), energy_gradient(expected, energy))
     assert update.measured == {}  # nothing was solved
 
@@ -248,7 +248,7 @@ def test_the_value_of_the_loss_is_seals_whatever_the_weight(task_net, energy, ba
     expected = next(seal.updates(batch)).loss
     for through in THROUGH:
         for weight in (0.0, 0.4, 1000.0):
-            options = {"through": through, "weight": weight, "solver": RankOne()}
+            options = {"gradient_path": through, "weight": weight, "solver": RankOne()}
             update = implicit_update(task_net, energy, batch, name, **options)
             torch.testing.assert_close(update.loss, expected, rtol=1e-12, atol=1e-14)
 
@@ -256,7 +256,7 @@ def test_the_value_of_the_loss_is_seals_whatever_the_weight(task_net, energy, ba
 @every_through
 def test_the_task_nets_steps_are_seals(task_net, energy, batch, through):
     seal = SEAL(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2)
-    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2, through=through)
+    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2, gradient_path=through)
     assert method.stages()[0].networks == ("energy", "task_net")
     steps, expected = list(method.updates(batch)), list(seal.updates(batch))
     assert [update.network for update in steps] == ["energy", "task_net", "task_net"]
@@ -272,7 +272,7 @@ def test_the_task_nets_steps_are_seals(task_net, energy, batch, through):
 def logit_gradient(energy, batch, logits, through, loss, seed=7, **options):
     """The primary loss's gradient in the logits."""
     options = {"weight": 1.0, **options}
-    method = Implicit(nn.Linear(1, 1), energy, SPACE, loss, through=through, **options)
+    method = Implicit(nn.Linear(1, 1), energy, SPACE, loss, gradient_path=through, **options)
     logits = logits.detach().requires_grad_()
     torch.manual_seed(seed)
     value = method.primary_loss(energy.at(batch.x), batch.y, Prediction(SPACE, logits))
@@ -368,10 +368,12 @@ def test_the_weight_stretches_the_gradient_in_the_logits(task_net, energy, batch
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 2.0, 1e9])
 @every_through
 def test_the_implicit_term_is_capped(task_net, energy, batch, through, ratio):
-    free = implicit_update(task_net, energy, batch, "nce", through=through, weight=10.0)
+    free = implicit_update(task_net, energy, batch, "nce", gradient_path=through, weight=10.0)
     explicit = Dense("nce", through, task_net, energy, batch).explicit()
     implicit = flat(free.gradients) - explicit
-    found = implicit_update(task_net, energy, batch, "nce", through=through, weight=10.0, ratio=ratio)
+    found = implicit_update(
+        task_net, energy, batch, "nce", gradient_path=through, weight=10.0, max_norm_ratio=ratio
+    )
     capped = flat(found.gradients) - explicit
     limit = ratio * explicit.norm()
     assert capped.norm() <= limit * (1 + 1e-9) + 1e-12
@@ -382,7 +384,9 @@ def test_the_implicit_term_is_capped(task_net, energy, batch, through, ratio):
 
 def test_the_cap_was_reached_in_these_tests(task_net, energy, batch):
     for through in THROUGH:
-        measured = implicit_update(task_net, energy, batch, "nce", through=through, weight=10.0).measured
+        measured = implicit_update(
+            task_net, energy, batch, "nce", gradient_path=through, weight=10.0
+        ).measured
         assert 0.5 < measured["implicit_norm"] / measured["explicit_norm"] < 1e9
 
 
@@ -393,7 +397,7 @@ def test_the_cap_was_reached_in_these_tests(task_net, energy, batch):
 def test_the_implicit_term_is_part_of_every_so_many_th_step(
     task_net, energy, batch, steps, every, expected, monkeypatch
 ):
-    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 1)  # each step draws when its turn comes
+    monkeypatch.setattr("lossnet.ops.candidates.OF_EACH", 1)  # each step draws when its turn comes
     method = Implicit(task_net, energy, SPACE, CD(4), energy_steps=steps, task_steps=2, every=every)
     seal = SEAL(task_net, energy, SPACE, CD(4), energy_steps=steps)
     torch.manual_seed(7)
@@ -411,7 +415,9 @@ def test_the_implicit_term_is_part_of_every_so_many_th_step(
 
 
 def test_later_steps_see_the_stepped_energy(task_net, energy, batch):
-    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, 2, solver=Exact(), weight=1.0, ratio=None)
+    method = Implicit(
+        task_net, energy, SPACE, Margin(), TASK_LOSS, 2, solver=Exact(), weight=1.0, max_norm_ratio=None
+    )
     updates = method.updates(batch)
     first = next(updates)
     with torch.no_grad():
@@ -428,7 +434,10 @@ def test_later_steps_see_the_stepped_energy(task_net, energy, batch):
         ({"every": 0}, "every must be from 1 to energy_steps=3, not 0"),
         ({"every": 4}, "every must be from 1 to energy_steps=3, not 4"),
         ({"every": -1}, "every must be from 1 to energy_steps=3, not -1"),
-        ({"through": "samples"}, "through must be one of cost, prediction, everything, not 'samples'"),
+        (
+            {"gradient_path": "samples"},
+            "gradient_path must be one of cost, prediction, everything, not 'samples'",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(task_net, energy, options, message):
@@ -437,7 +446,7 @@ def test_settings_that_mean_nothing_are_refused(task_net, energy, options, messa
 
 
 def test_nothing_is_left_in_grad(task_net, energy, batch):
-    implicit_update(task_net, energy, batch, "nce", through="everything", solver=Neumann(3))
+    implicit_update(task_net, energy, batch, "nce", gradient_path="everything", solver=Neumann(3))
     assert all(p.grad is None for p in (*task_net.parameters(), *energy.parameters()))
 
 
@@ -465,7 +474,7 @@ def test_only_curvature_is_state(task_net, energy, batch, solver, stateful):
 
 
 def test_the_curvature_is_followed_in_place(task_net, energy, batch):
-    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, weight=1.0, ratio=None).double()
+    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, weight=1.0, max_norm_ratio=None).double()
     steepest, place = method.steepest, method.steepest.data_ptr()
     torch.testing.assert_close(steepest.norm(), torch.ones((), dtype=torch.float64))
     dense = Dense("margin", "cost", task_net, energy, batch)
@@ -680,10 +689,10 @@ def update_in(kind, name, through, batch=None, solver=None):
         IN_EVERY_SPACE[name](score),
         TaskLoss(energy_weight=0.5, score_weight=0.5, score=score),
         score=score,
-        through=through,
+        gradient_path=through,
         solver=solver or Neumann(4),
         weight=1.0,
-        ratio=None,
+        max_norm_ratio=None,
     )
     torch.manual_seed(7)
     return next(method.updates(own if batch is None else batch))
@@ -785,7 +794,7 @@ class OneLabel:
         y = (torch.rand(40) < torch.sigmoid(x[:, 0] - 0.8 + 0.5 * x[:, 1])).double().unsqueeze(1)
         self.batch, self.score = Batch(x, y), score
         self.net, self.energy = nn.Linear(2, 1).double(), Bias()
-        options = {"score": score, "solver": Exact(), "weight": 1.0, "ratio": None}
+        options = {"score": score, "solver": Exact(), "weight": 1.0, "max_norm_ratio": None}
         self.method = Implicit(self.net, self.energy, MultiLabel(1), Zero(), TaskLoss(), **options)
 
     def solve(self):
@@ -858,7 +867,7 @@ def test_forbidden_tags_do_no_harm(through):
         def forward(self, x):
             return self.net(x).masked_fill(torch.tensor([False, False, True]), -torch.inf)
 
-    method = Implicit(Forbidding(), energy, space, CD(4, score), score=score, through=through)
+    method = Implicit(Forbidding(), energy, space, CD(4, score), score=score, gradient_path=through)
     update = next(method.updates(batch))
     assert update.loss.isfinite()
     assert all(part.isfinite().all() for part in update.gradients)

@@ -26,11 +26,12 @@ from lossnet.methods import (
     Stacked,
 )
 from lossnet.nets import BiLSTM, Tagger, WordVectors
-from lossnet.scores import TokenCost, Accuracy
+from lossnet.scores import Accuracy, TokenCost
 from lossnet.spaces import Batch, MultiLabel, Tags
 from lossnet.training import Trainer
 
 TAGS, WORDS = 3, 9
+COST = TokenCost()
 SPACE = Tags(TAGS)
 LENGTHS = (4, 2, 3, 1)
 
@@ -123,7 +124,7 @@ def gradients(loss, network):
 def test_infnets_network_with_and_without_truncation(task_net, energy, batch, margin, truncated):
     with torch.no_grad():
         energy.terms[0].local.weight *= -30  # sure enough for a margin that is kept in places
-    loss = Margin(TokenCost()) if margin else Perceptron(TokenCost())
+    loss = Margin(COST) if margin else Perceptron(COST)
     method = InfNet(
         task_net, energy, SPACE, loss, TaskLoss(energy_weight=0.7, ce_weight=0.2), truncated=truncated
     )
@@ -171,7 +172,7 @@ def logits_by_hand(name, task_net, cost_net, batch):
 def test_infnet_plus_plays_the_compound_game(task_net, energy, batch, name, truncated):
     cost_net = cost_net_of(name, task_net)
     method = InfNetPlus(
-        task_net, cost_net, energy, SPACE, Margin(TokenCost()), TaskLoss(energy_weight=0.6, ce_weight=0.3),
+        task_net, cost_net, energy, SPACE, Margin(COST), TaskLoss(energy_weight=0.6, ce_weight=0.3),
         task_steps=2, weight=0.4, truncated=truncated,
     )  # fmt: skip
     updates = method.stages()[0].updates(batch)
@@ -226,7 +227,7 @@ def test_the_stacked_network_starts_as_the_task_net_made_surer(batch):
 
 def test_the_stacked_network_leaves_the_task_net_alone(task_net, energy, batch):
     cost_net = cost_net_of("stacked", task_net)
-    method = InfNetPlus(task_net, cost_net, energy, SPACE, Margin(TokenCost()), TaskLoss(ce_weight=0.0), weight=0.0)
+    method = InfNetPlus(task_net, cost_net, energy, SPACE, Margin(COST), TaskLoss(ce_weight=0.0), weight=0.0)
     _, first, second = method.updates(batch)
     assert not any(gradient.any() for gradient in first.gradients)
     assert any(gradient.any() for gradient in second.gradients)
@@ -291,30 +292,30 @@ def global_energy():
 METHODS = {
     "cross-entropy": lambda: CrossEntropy(tagger().float(), SPACE),
     "crf": lambda: CRF(chain_energy().float(), SPACE),
-    "spen": lambda: SPEN(global_energy(), SPACE, Margin(TokenCost()), INFERENCE),
-    "dvn": lambda: DVN(global_energy(), SPACE, Regression(TokenCost()), GradientInference(5, update="gradient")),
+    "spen": lambda: SPEN(global_energy(), SPACE, Margin(COST), INFERENCE),
+    "dvn": lambda: DVN(global_energy(), SPACE, Regression(COST), GradientInference(5, update="gradient")),
     "nce-energy": lambda: NCEEnergy(global_energy(), tagger().float(), SPACE, inference=INFERENCE),
-    "infnet": lambda: InfNet(tagger().float(), global_energy(), SPACE, Margin(TokenCost()), TaskLoss()),
+    "infnet": lambda: InfNet(tagger().float(), global_energy(), SPACE, Margin(COST), TaskLoss()),
     "seal-static": lambda: SEALStatic(
-        tagger().float(), SPEN(global_energy(), SPACE, Margin(TokenCost()), INFERENCE), SPACE
+        tagger().float(), SPEN(global_energy(), SPACE, Margin(COST), INFERENCE), SPACE
     ),
     **{
         f"infnet-plus {name}": lambda name=name: InfNetPlus(
-            net := tagger().float(), cost_net_of(name, net).float(), global_energy(), SPACE, Margin(TokenCost())
+            net := tagger().float(), cost_net_of(name, net).float(), global_energy(), SPACE, Margin(COST)
         )
         for name in ("separated", "shared", "stacked")
     },
     **{
         f"seal {type(loss).__name__}": lambda loss=loss: SEAL(tagger().float(), global_energy(), SPACE, loss)
         for loss in (
-            NCE(3), Ranking(3), CD(3, TokenCost()), Margin(TokenCost()), Regression(Accuracy()), RegressionS(Accuracy(), 3)
+            NCE(3), Ranking(3), CD(3, COST), Margin(COST), Regression(Accuracy()), RegressionS(Accuracy(), 3)
         )
     },
     **{
         f"implicit {type(loss).__name__}": lambda loss=loss: Implicit(
-            tagger().float(), global_energy(), SPACE, loss, score=TokenCost(), weight=1.0
+            tagger().float(), global_energy(), SPACE, loss, score=COST, weight=1.0
         )
-        for loss in (NCE(3, TokenCost()), Margin(TokenCost()))
+        for loss in (NCE(3, COST), Margin(COST))
     },
 }  # fmt: skip
 
@@ -341,10 +342,10 @@ def test_every_method_trains_on_sentences_of_different_lengths(make):
 LEARNERS = {
     "cross-entropy": lambda net, energy: CrossEntropy(net, SPACE),
     "crf": lambda net, energy: CRF(Sum(energy.encoder, energy.terms[0]), SPACE),
-    "infnet": lambda net, energy: InfNet(net, energy, SPACE, Margin(TokenCost())),
-    "infnet-plus": lambda net, energy: InfNetPlus(net, Stacked(SPACE), energy, SPACE, Margin(TokenCost())),
+    "infnet": lambda net, energy: InfNet(net, energy, SPACE, Margin(COST)),
+    "infnet-plus": lambda net, energy: InfNetPlus(net, Stacked(SPACE), energy, SPACE, Margin(COST)),
     "seal": lambda net, energy: SEAL(net, energy, SPACE, NCE(5)),
-    "implicit": lambda net, energy: Implicit(net, energy, SPACE, NCE(5, TokenCost()), score=TokenCost()),
+    "implicit": lambda net, energy: Implicit(net, energy, SPACE, NCE(5, COST), score=COST),
 }
 
 
@@ -368,7 +369,7 @@ def test_inference_finds_viterbis_sequence_where_tags_hardly_interact(update, ba
 
 
 def test_the_implicit_term_of_recurrent_networks_equals_that_of_double_backward(batch, monkeypatch):
-    method = Implicit(tagger(), chain_energy(), SPACE, NCE(5, TokenCost()), score=TokenCost())
+    method = Implicit(tagger(), chain_energy(), SPACE, NCE(5, COST), score=COST)
     method.train()
     found = []
     for recurrent in (True, False):

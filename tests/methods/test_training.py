@@ -6,6 +6,7 @@ from collections.abc import Sized
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 
 from lossnet.build import METHODS, build
@@ -16,7 +17,6 @@ from lossnet.methods import DVN, SEAL, CrossEntropy, InfNet, NCEEnergy
 from lossnet.scores import Accuracy, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Tags
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 from lossnet.training.engines import Eager
 

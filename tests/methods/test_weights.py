@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import build
 from lossnet.data import Lexicon, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, mean
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 SMALL = Settings(
     task_hidden=6, energy_hidden=6, global_hidden=3, task_dropout=0, energy_dropout=0, inference_steps=4

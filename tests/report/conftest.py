@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lossnet.run import Run, train
 from lossnet.settings import Settings
@@ -112,6 +113,40 @@ def tag_runs(tmp_path_factory):
         options = {"settings": settings, "device": "cpu", "progress": False}
         train(Run(str(data), method, seed=seed, output=found[-1], **options))
     return found
+
+
+@pytest.fixture(scope="session")
+def text_run(tmp_path_factory):
+    """SEAL on label sets of sentences with hostile words, some of them long."""
+    folder = tmp_path_factory.mktemp("text-runs")
+    random = np.random.default_rng(0)
+    with (folder / "texts.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "a", "b"])
+        for row in range(60):
+            words = [(*WORDS, "ran", "to")[n] for n in random.integers(0, 6, 100 if row % 2 else 7)]
+            writer.writerow([" ".join(words), int("ran" in words), int("to" in words or row % 3 == 0)])
+    options = {"words": "text", "labels": ["a", "b"], "device": "cpu", "progress": False}
+    train(Run(str(folder / "texts.csv"), "seal", settings=SMALL, output=folder / "run", **options))
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def labelled_image_run(tmp_path_factory):
+    """SEAL on label sets of images."""
+    folder = tmp_path_factory.mktemp("image-runs")
+    random = np.random.default_rng(0)
+    (folder / "data" / "images").mkdir(parents=True)
+    lines = ["image,dark,bright"]
+    for row in range(40):
+        level = row % 2 * 120
+        pixels = random.integers(level, level + 100, (8, 9, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "data" / "images" / f"{row}.png")
+        lines.append(f"{row}.png,{int(level == 0)},{int(level > 0)}")
+    (folder / "data" / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = {"settings": SMALL, "device": "cpu", "progress": False}
+    train(Run(str(folder / "data"), "seal", output=folder / "run", **options))
+    return folder / "run"
 
 
 # ---------------------------------------------------------------- the browser

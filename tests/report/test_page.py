@@ -1,3 +1,5 @@
+import base64
+import io
 import json
 import os
 import re
@@ -6,17 +8,23 @@ import threading
 from collections import Counter
 from html import escape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from lossnet.analysis import tag_scores
 from lossnet.build import METHODS
-from lossnet.cli import main
-from lossnet.data import load
+from lossnet.loading import Loaded, load
+from lossnet.model import Model
 from lossnet.model import load as load_model
-from lossnet.report import write
+from lossnet.outputs import Labels, Output
+from lossnet.report import evidence, write
+from lossnet.report.evidence import collect
 from lossnet.report.markup import VOID
+from lossnet.report.runs import compare, read_run
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 
@@ -72,7 +80,17 @@ def tags_page(tag_runs, tmp_path_factory):
     return Page(write(tag_runs, tmp_path_factory.mktemp("page") / "tags.html", progress=False))
 
 
-@pytest.fixture(params=["labels_page", "masks_page", "tags_page"])
+@pytest.fixture(scope="module")
+def texts_page(text_run, tmp_path_factory):
+    return Page(write([text_run], tmp_path_factory.mktemp("page") / "texts.html", progress=False))
+
+
+@pytest.fixture(scope="module")
+def images_page(labelled_image_run, tmp_path_factory):
+    return Page(write([labelled_image_run], tmp_path_factory.mktemp("page") / "images.html", progress=False))
+
+
+@pytest.fixture(params=["labels_page", "masks_page", "tags_page", "texts_page", "images_page"])
 def page(request):
     return request.getfixturevalue(request.param)
 
@@ -174,6 +192,76 @@ def test_every_methods_energy_is_shown(table, tmp_path, method):
     assert "No examples" not in page.text
 
 
+def test_labels_of_sentences_are_shown_with_the_texts(texts_page, text_run):
+    data = load(text_run.parent / "texts.csv", words="text", labels=["a", "b"])
+    assert "No examples" not in texts_page.text
+    assert "How one label pulls another" in texts_page.texts
+    texts = [" ".join(tokens) for tokens in data.test.source.tokens]
+    assert {len(text.split()) > 80 for text in texts} == {True, False}
+    start = texts_page.texts.index("test row 0")
+    for number, text in enumerate(texts):
+        place = texts_page.texts.index(f"test row {number}", start)
+        words = text.split(" ")
+        more = f" … ({len(words) - 80} more)" if len(words) > 80 else ""
+        assert texts_page.texts[place + 1] == " ".join(words[:80]) + more
+    assert texts_page.source.count("<script") == 1
+
+
+def test_labels_of_images_are_shown_with_the_images(images_page, labelled_image_run):
+    data = load(labelled_image_run.parent / "data")
+    assert "How one label pulls another" in images_page.texts
+    shown = [attributes["src"] for tag, attributes in images_page.tags if tag == "img"]
+    assert len(shown) == min(12, len(data.test))
+    picture = Image.open(io.BytesIO(base64.b64decode(shown[0].removeprefix("data:image/png;base64,"))))
+    expected = (data.test.source.images[0].transpose(1, 2, 0) * 255).round()
+    np.testing.assert_array_equal(np.asarray(picture), expected)
+
+
+def test_words_of_sparse_rows_are_named(tmp_path):
+    random = np.random.default_rng(0)
+    lines = ["60 40 2"]
+    for _ in range(60):
+        columns = np.sort(random.choice(40, 3, replace=False))
+        lines.append(f"{int(columns[0] > 9)} " + " ".join(f"{column}:1.5" for column in columns))
+    (tmp_path / "words.txt").write_text("\n".join(lines) + "\n")
+    settings = Settings(epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2)
+    options = {"settings": settings, "device": "cpu", "progress": False}
+    train(Run(str(tmp_path / "words.txt"), "seal", output=tmp_path / "run", **options))
+    page = Page(write([tmp_path / "run"], progress=False))
+    matrix, names = load(tmp_path / "words.txt").test.source, load(tmp_path / "words.txt").task.input.names
+    assert matrix.is_sparse
+    row = matrix.matrix[[0]].toarray()[0]
+    assert ", ".join(names[column] for column in np.flatnonzero(row)) in page.texts
+
+
+def test_the_energy_is_asked_about_the_most_frequent_labels_only(tmp_path, monkeypatch):
+    """One backward pass for each of many labels would take minutes; what is done is told."""
+    random = np.random.default_rng(0)
+    x, shares = random.normal(size=(90, 2)).round(3), np.linspace(0.02, 0.6, 300)
+    y = (random.random((90, 300)) < shares).astype(int)
+    names = [f"label_{index}" for index in range(300)]
+    rows = ["u,v," + ",".join(names)]
+    rows += [",".join(map(str, [*a, *b])) for a, b in zip(x, y, strict=True)]
+    (tmp_path / "many.csv").write_text("\n".join(rows) + "\n")
+    settings = Settings(epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2)
+    options = {"settings": settings, "labels": names, "device": "cpu", "progress": False}
+    train(Run(str(tmp_path / "many.csv"), "seal", output=tmp_path / "run", **options))
+    comparison = compare([read_run(tmp_path / "run")])
+    told = []
+    predictions = collect(comparison, None, told.append)
+    passes = []
+    grad = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kw: passes.append(1) or grad(*args, **kw))
+    sections = predictions.subject.model.task.output.panels(predictions, told.append)
+    assert len(passes) == 101 + 3, "the gradient, a row for each of 100 labels, and three pulls"
+    assert "asking the energy about 100 labels: 99 done" in told
+    assert "the 100 most frequent of 300 labels" in sections[0].body
+    frequent = set(np.argsort(-predictions.data.train.y.toarray().sum(0), kind="stable")[:100].tolist())
+    pairs = re.findall(r"<td>label_(\d+) · label_(\d+)</td>", sections[0].body)
+    assert pairs
+    assert {int(label) for pair in pairs for label in pair} <= frequent
+
+
 # ---------------------------------------------------------------- tags
 
 
@@ -198,7 +286,7 @@ def test_words_and_tags_are_shown_as_they_are(tags_page):
 def test_sentences_are_running_text_with_what_is_wrong_marked(tags_page, tag_runs):
     model, data = load_model(tag_runs[0]), load(tag_runs[0].parent / "names")
     other = load_model(tag_runs[1])
-    names = model.task.lexicon.tags
+    names = model.label_names
     predicted = [
         [names[n] for n in one.probabilities(data.test)[0][5].argmax(-1)[: len(data.test.tokens[5])].tolist()]
         for one in (model, other)
@@ -252,8 +340,8 @@ def test_figures_of_a_tag_are_those_of_its_seeds(tags_page, tag_runs):
     for folder in tag_runs[1:]:
         model = load_model(folder)
         relaxed, truth = model.probabilities(data.test)
-        place = model.task.lexicon.tags.index("S-PER")
-        scores.append(100 * float(tag_scores(model.task.decoder(0.5)(relaxed), truth).f1[place]))
+        place = model.label_names.index("S-PER")
+        scores.append(100 * float(tag_scores(model.decoder()(relaxed), truth).f1[place]))
     row = re.search(r"<tr><td data-value=\"S-PER\">.*?</tr>", tags_page.source)[0]
     values = re.findall(r"data-value=\"([^\"]*)\"", row)
     assert float(values[5]) == pytest.approx(np.mean(scores), abs=0.001)
@@ -267,6 +355,72 @@ def test_masks_are_images(masks_page):
     assert masks_page.count("img") == 5 * 5, "five images, each with truth, two models and the pull"
     assert "energy’s pull" in masks_page.texts
     assert "% of the wrong pixels towards the truth" in masks_page.text
+
+
+# ---------------------------------------------------------------- other kinds
+
+
+def test_a_kind_without_panels_has_figures_curves_and_settings(label_runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(Labels, "panels", Output.panels)
+    page = Page(write(label_runs, tmp_path / "page.html", progress=False))
+    headings = [heading for heading in ("Comparison", "Learning curves", "Settings") if heading in page.texts]
+    assert headings == ["Comparison", "Learning curves", "Settings"]
+    assert "Examples" not in page.texts
+    assert "No examples" not in page.text
+
+
+def test_metrics_are_titled_where_they_are_defined(labels_page):
+    assert "Hamming loss (lower is better)" in labels_page.texts
+    assert "F1, tuned threshold" in labels_page.texts
+    rows = [re.sub("<.*?>", "|", row) for row in re.findall(r"<tr>.*?</tr>", labels_page.source)]
+    (threshold,) = [row for row in rows if row.startswith("||threshold|")]
+    assert threshold.endswith("||||"), "one cannot be good at a threshold, so that it has no difference"
+
+
+# ---------------------------------------------------------------- what is in memory
+
+
+@pytest.mark.parametrize("fixture", ["label_runs", "mask_runs", "tag_runs"])
+def test_what_is_fresh_is_neither_read_nor_loaded(request, fixture, tmp_path, monkeypatch):
+    folder = request.getfixturevalue(fixture)[-1 if fixture == "label_runs" else 0]
+    expected = Page(write([folder], tmp_path / "read.html", progress=False))
+    source = json.loads((folder / "result.json").read_text())["source"]
+    data = load(source["data"], labels=source["labels"])
+    files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+    known = Model.from_files(files), data
+    for name in ("load", "load_model", "load_energy"):
+        monkeypatch.delattr(evidence, name)
+    monkeypatch.chdir(folder.parent)
+    page = Page(write([folder], tmp_path / "fresh.html", progress=False, fresh={Path(folder.name): known}))
+    assert page.source == expected.source
+
+
+def test_data_of_the_same_content_are_not_measured_again(label_runs, tmp_path, monkeypatch):
+    """Which takes longest where labels are many."""
+    monkeypatch.delattr(Labels, "meter")
+    monkeypatch.delattr(Output, "meter")
+    page = Page(write(label_runs, tmp_path / "page.html", progress=False))
+    assert "Examples" in page.texts
+
+
+def test_fresh_runs_are_compared_with_others(label_runs, tmp_path):
+    """Data in memory will do for all of them, and only the others are measured again."""
+    source = json.loads((label_runs[0] / "result.json").read_text())["source"]
+    data = load(source["data"], labels=source["labels"])
+    expected = Page(write(label_runs, tmp_path / "read.html", progress=False))
+    fresh = {label_runs[3]: (load_model(label_runs[3]), data)}
+    page = Page(write(label_runs, tmp_path / "fresh.html", progress=False, fresh=fresh))
+    assert page.source == expected.source
+    few = Loaded(data.name, data.description, data.train, data.valid, data.test.take([0, 1]), data.task, "")
+    page = Page(
+        write(
+            label_runs,
+            tmp_path / "few.html",
+            progress=False,
+            fresh={label_runs[3]: (fresh[label_runs[3]][0], few)},
+        )
+    )
+    assert "are not those of the run" in page.text
 
 
 # ---------------------------------------------------------------- what is missing
@@ -348,30 +502,3 @@ def test_other_rows_under_the_same_name_are_noticed(label_runs, table, tmp_path)
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     page = Page(write([tmp_path / "run"], progress=False))
     assert re.search(r"the data found as mine\.csv are not those of the run: .* now it has", page.text)
-
-
-# ---------------------------------------------------------------- the command
-
-
-def test_the_command(label_runs, tmp_path, capsys):
-    folders = [str(folder) for folder in label_runs]
-    assert main(["report", *folders, "--output", str(tmp_path / "new" / "page.html")]) == 0
-    assert "page.html" in capsys.readouterr().out.replace("\n", "")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
-    assert main(["report", folders[2], folders[2]]) == 0
-    assert (label_runs[2] / "report.html").is_file(), "the same folder given twice counts once"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["nowhere"], "no such folder"), (["{run}", "--output", "{run}"], "is a folder"), ([], "runs")],
-)
-def test_bad_requests_are_one_line(label_runs, arguments, message, capsys):
-    try:
-        status = main(["report", *(part.format(run=label_runs[0]) for part in arguments)])
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from lossnet.build import build
-from lossnet.data import Lexicon, MultiLabelData, Preprocessor, Sentences
+from lossnet.data import FeatureTable, Lexicon, Preprocessor, Sentences, TagSet
+from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
+from lossnet.outputs import Labels, Masks, Tags
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
+from lossnet.task import Task
 
 SMALL = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, image_net="unet", image_width=4)
 FEATURES = ("length", "country=fr", "country=it", "größe")
@@ -31,8 +33,8 @@ def make_model():
 @pytest.fixture(scope="session")
 def label_model():
     x = np.random.default_rng(0).normal(size=(40, 4)) * [30, 1, 1, 2]
-    data = MultiLabelData.from_arrays(x, np.ones((40, 3)), FEATURES, LABELS)
-    return made(LabelTask(FEATURES, LABELS, Preprocessor.fit(data, standardise=True)))
+    preprocessor = Preprocessor.fit(FeatureTable(x, FEATURES), standardise=True)
+    return made(Task(Features(FEATURES, preprocessor), Labels(LABELS)))
 
 
 @pytest.fixture(scope="session")
@@ -48,12 +50,24 @@ def column_model():
 def tagger(features):
     read = Sentences(
         (("Ann", "went", "to", "Rome", "Rome"), ("to", "Ann")),
-        (("B", "O", "O", "B", "B"), ("O", "B")),
         {"pos": (("N", "V", "P", "N", "N"), ("P", "N"))},
     )
-    return made(TagTask(Lexicon.fit(read, tags=("O", "B"), features=features)))
+    return made(Task(Words(Lexicon.fit(read, features)), Tags(TagSet(("O", "B")))))
+
+
+@pytest.fixture(scope="session")
+def text_model():
+    """Labels of sentences."""
+    read = Sentences((("a", "good", "film"), ("a", "bad", "film")))
+    return made(Task(Words(Lexicon.fit(read, ("case",))), Labels(LABELS)))
+
+
+@pytest.fixture(scope="session")
+def picture_model():
+    """Labels of images."""
+    return made(Task(Images(3, (12, 10)), Labels(LABELS)))
 
 
 @pytest.fixture(scope="session")
 def mask_model():
-    return made(MaskTask(channels=3, size=(12, 10)))
+    return made(Task(Images(3, (12, 10)), Masks()))

@@ -15,9 +15,11 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from lossnet.inputs import Features, Images, Words
+from lossnet.outputs import Labels, Masks
 from lossnet.serve import Limits, create_app
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, MaskTask
+from lossnet.task import Task
 
 FEATURES = ("length", "country=fr", "country=it", "größe")
 LABELS = ("fun", "sad", "ärger")
@@ -80,7 +82,7 @@ def test_a_tagger_may_need_further_columns(column_model):
 
 
 def test_sentences_of_any_lengths_are_answered_in_order(tag_model, monkeypatch):
-    monkeypatch.setattr("lossnet.serve.wire.TagWire.together", 8)
+    monkeypatch.setattr(Words, "question", Words.question._replace(together=8))
     sentences = [["Ann"] * (1 + (7 * place) % 11) for place in range(20)]
     with TestClient(create_app(tag_model)) as client:
         found = asked(client, *sentences)
@@ -114,8 +116,23 @@ def test_images_are_answered_in_the_form_they_came(mask_model):
     np.testing.assert_allclose(grey / 255, expected[0], atol=0.003)
 
 
+def test_texts_and_images_may_have_labels(text_model, picture_model):
+    images = np.random.default_rng(0).integers(0, 256, (2, 12, 10, 3), np.uint8)
+    larger = np.zeros((20, 16, 3), np.uint8)
+    for model, instances, given in (
+        (text_model, ["a good film", ["a", "bad", "film", "!"]], ["a good film", "a bad film !"]),
+        (picture_model, [encoded(images[0]), images[1].tolist()], images),
+        (picture_model, [larger.tolist()], larger[None]),
+    ):
+        with TestClient(create_app(model)) as client:
+            found = asked(client, *instances)
+        for answer, values in zip(found, model.predict_proba(given), strict=True):
+            assert list(answer["probabilities"].values()) == pytest.approx(values.tolist(), abs=1e-5)
+            assert set(answer["labels"]) <= set(LABELS)
+
+
 def test_many_images_are_answered_in_groups(mask_model, monkeypatch):
-    monkeypatch.setattr("lossnet.serve.wire.MaskWire.together", 30)
+    monkeypatch.setattr(Images, "question", Images.question._replace(together=30))
     images = np.random.default_rng(0).integers(0, 256, (7, 3, 4, 3), np.uint8)
     with TestClient(create_app(mask_model)) as client:
         found = asked(client, *images.tolist())
@@ -189,11 +206,13 @@ def test_images_that_are_none_are_refused(mask_model, instance):
 
 
 def test_images_must_fit_the_model(make_model):
-    cropped = make_model(MaskTask(1, (12, 10)), settings=Settings(image_net="unet", image_width=4, crop=8))
+    cropped = make_model(
+        Task(Images(1, (12, 10)), Masks()), settings=Settings(image_net="unet", image_width=4, crop=8)
+    )
     with TestClient(create_app(cropped)) as client:
         assert "wants at least 8×8" in asked(client, [[0.5] * 9] * 7, status=422)
         asked(client, [[0.5] * 9] * 8)
-    energy = make_model(MaskTask(1, (12, 10)), "dvn", "regression")
+    energy = make_model(Task(Images(1, (12, 10)), Masks()), "dvn", "regression")
     with TestClient(create_app(energy)) as client:
         assert "wants 12×10" in asked(client, [[0.5] * 10] * 11, status=422)
         asked(client, [[0.5] * 10] * 12)
@@ -208,7 +227,7 @@ def test_large_images_are_refused_before_they_are_decoded(mask_model):
 
 
 def test_an_answer_that_is_not_finite_is_refused(make_model):
-    bare = make_model(LabelTask(FEATURES, LABELS))  # nothing fills in what is missing
+    bare = make_model(Task(Features(FEATURES), Labels(LABELS)))  # nothing fills in what is missing
     with TestClient(create_app(bare)) as client:
         assert "no finite answer" in asked(client, [None, 1, 1, 1], status=422)
         asked(client, [1, 1, 1, 1])
@@ -320,7 +339,7 @@ def test_an_answer_that_takes_too_long_is_given_up(label_model, monkeypatch):
 
 
 def test_one_bad_request_does_not_spoil_its_batch(make_model, monkeypatch):
-    app = create_app(make_model(LabelTask(FEATURES, LABELS)))
+    app = create_app(make_model(Task(Features(FEATURES), Labels(LABELS))))
     slow = Slow(app, monkeypatch)
     with TestClient(app) as client, concurrent.futures.ThreadPoolExecutor(4) as pool:
         first = pool.submit(asked, client, ROW)

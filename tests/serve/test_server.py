@@ -23,12 +23,12 @@ ROW = [90.0, 0, 1, 2.5]
 SLOW = """
 import sys, time
 from lossnet.cli import main
-from lossnet.serve.wire import LabelWire
-answers = LabelWire.answers
+from lossnet.serve.wire import Wire
+answers = Wire.answers
 def slow(self, items):
     time.sleep(1)
     return answers(self, items)
-LabelWire.answers = slow
+Wire.answers = slow
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -2,8 +2,10 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -13,7 +15,6 @@ from lossnet.methods import CrossEntropy
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.tasks import LabelTask
 from lossnet.training import (
     Checkpoint,
     CheckpointError,
@@ -192,7 +193,7 @@ class Counting:
 
     def __call__(self, entry):
         self.seen += 1
-        return bool(self.seen == self.at)
+        return np.bool_(self.seen == self.at)
 
     def state_dict(self):
         return {"seen": self.seen.clone()}
@@ -203,7 +204,7 @@ class Counting:
 
 def test_callbacks_see_each_entry_and_may_stop(train, valid):
     seen = []
-    history = trainer(callbacks=[Counting(2), seen.append]).fit(train, valid)
+    history = trainer(callbacks=[Counting(2), seen.append, lambda entry: "words"]).fit(train, valid)
     assert len(history) == 2
     assert seen == history
 

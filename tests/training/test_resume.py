@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from safetensors.torch import load_file, save_file
 
 from lossnet.build import build
 from lossnet.cli import main
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
 from lossnet.training.checkpoint import optimizer_state, pack, restore_optimizer, unpack
 from lossnet.training.engines.descent import descend

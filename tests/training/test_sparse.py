@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from scipy import sparse
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData, SparseData, Weighted
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask
 from lossnet.training import Trainer
 
 METHODS = [("cross-entropy", "soft-f1"), ("seal", "nce"), ("implicit", "nce"), ("dvn", "regression")]
@@ -54,7 +54,7 @@ def test_sparse_batches_few_values_and_dense_products_train_alike(method, loss, 
     data = rows()
     assert isinstance(data.sparse(width=INPUTS), SparseData)
     found = [weights_after(method, loss, data.sparse(width=INPUTS)), weights_after(method, loss, data)]
-    monkeypatch.setattr("lossnet.sparse.SPARSE_SHARE", -1.0)
+    monkeypatch.setattr("lossnet.ops.sparse.SPARSE_SHARE", -1.0)
     plain = weights_after(method, loss, data)
     for weights in found:
         torch.testing.assert_close(weights, plain, rtol=1e-7, atol=1e-9)

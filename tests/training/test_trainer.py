@@ -6,17 +6,17 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from lossnet.data.dataset import ResidentData
+from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData
-from lossnet.data.dataset import ResidentData
 from lossnet.methods import CrossEntropy, Method, Stage, Update
 from lossnet.nets import MLP
 from lossnet.scores import metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.tasks import LabelTask
 from lossnet.training import NonFiniteLoss, Trainer, predict
 from lossnet.training.engines import Eager, descent
 from lossnet.training.evaluation import are_sets

@@ -2,11 +2,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import METHODS, build
 from lossnet.data import Lexicon, Sentences
 from lossnet.settings import Settings
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.tune import Choice, Range, default_space, parse
 
 WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))

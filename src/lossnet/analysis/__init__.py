@@ -8,8 +8,7 @@
 =================  ===================================================================================
 
 An energy is low for good outputs, so its *pull* on a label, tag or pixel is ``−∂E/∂y``: positive where the
-energy wants more of it.  A new kind of output is one new file here; `lossnet.report` draws what these
-compute.
+energy wants more of it.  `lossnet.outputs.panels` draws what these compute.
 """
 
 from lossnet.analysis.labels import Interactions, LabelScores, Pair, hessian, label_scores, pull_along

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,37 +17,51 @@ from lossnet.energies import Energy
 __all__ = ["Interactions", "LabelScores", "Pair", "hessian", "label_scores", "pull_along"]
 
 
-def hessian(energy: Energy, x: Tensor, y: Tensor) -> Tensor:
-    """The mean over instances of ``∂²E/∂y_i∂y_j``, ``(labels, labels)`` (UAI supplement, Fig. 1).
+def hessian(
+    energy: Energy,
+    x: Any,
+    y: Tensor,
+    labels: Sequence[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Return the mean over instances of ``∂²E/∂y_i∂y_j``, ``(labels, labels)`` (UAI supplement, Fig. 1).
 
     ``x`` is ``(instances, …)`` and ``y``, where the energy is looked at, ``(instances, labels)``.  A local
-    term is linear in the labels, so what is left is the global energy's.
+    term is linear in the labels, so what is left is the global energy's.  It takes one backward pass for each
+    label: ``labels`` asks about some only, and ``progress`` is told how many are done.
 
     >>> from lossnet.energies import Local, Sum
     >>> energy = Sum(torch.nn.Identity(), Local(features=4, labels=3))
     >>> hessian(energy, torch.ones(2, 4), torch.rand(2, 3)).abs().sum()
     tensor(0.)
+    >>> hessian(energy, torch.ones(2, 4), torch.rand(2, 3), labels=[2, 0]).shape
+    torch.Size([2, 2])
     """
     with torch.no_grad():
         function = energy.at(x)
+    asked = torch.arange(y.shape[1]) if labels is None else torch.as_tensor(labels)
     y = y.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(function(y.unsqueeze(1)).sum(), y, create_graph=True)
     gradient = gradient + 0 * y  # an energy that is linear in y would leave nothing to differentiate
     # Instances do not touch each other, so one backward pass gives a row of every instance's Hessian.
-    columns = gradient.sum(0)
-    return torch.stack([torch.autograd.grad(column, y, retain_graph=True)[0].mean(0) for column in columns])
+    columns, rows = gradient.sum(0), []
+    for done, label in enumerate(asked.tolist()):
+        if progress is not None:
+            progress(done)
+        rows.append(torch.autograd.grad(columns[label], y, retain_graph=True)[0].mean(0)[asked])
+    return torch.stack(rows)
 
 
 def pull_along(
     energy: Energy,
-    x: Tensor,
+    x: Any,
     y: Tensor,
     label: int,
     varying: int,
     at: Sequence[float] = (0.0, 0.5, 1.0),
     steps: int = 21,
 ) -> Tensor:
-    """``−∂E/∂y_label`` as another label goes from 0 to 1, ``(len(at), steps)`` (SEAL Fig. 2).
+    """Return ``−∂E/∂y_label`` as another label goes from 0 to 1, ``(len(at), steps)`` (SEAL Fig. 2).
 
     One row for each value ``at`` of the label itself; the other labels are those of ``y``
     ``(instances, labels)``, and the mean is over instances.  Cross-entropy's pull would not change along a
@@ -90,11 +104,12 @@ class Interactions:
         truth: label sets ``(instances, labels)`` to compare with.
 
     >>> truth = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> found = Interactions(torch.tensor([[0.0, 2.0, -1.0], [2.0, 0.0, -1.0], [-1.0, -1.0, 0.0]]), truth)
-    >>> pair = found.strongest(1)[0]
+    >>> learned = torch.tensor([[0.0, 2.0, -1.0], [2.0, 0.0, -1.0], [-1.0, -1.0, 0.0]])
+    >>> interactions = Interactions(learned, truth)
+    >>> pair = interactions.strongest(1)[0]
     >>> pair.first, pair.second, pair.learned, pair.together
     (0, 1, 2.0, 2)
-    >>> round(found.correlation, 3), found.strongest(1, wanted=False)[0].learned
+    >>> round(interactions.correlation, 3), interactions.strongest(1, wanted=False)[0].learned
     (1.0, -1.0)
     """
 
@@ -129,27 +144,27 @@ class Interactions:
         return self._correlation_with(self.together)
 
     def strongest(self, count: int, wanted: bool = True) -> list[Pair]:
-        """At most so many pairs that the energy wants together, or apart, the strongest first."""
+        """Return at most so many pairs that the energy wants together, or apart, the strongest first."""
         first, second = self._pairs()
         values = self._upper(self.learned if wanted else -self.learned)
         order = torch.argsort(values, descending=True, stable=True)[:count]
         return [self._pair(int(first[i]), int(second[i])) for i in order if values[i] > 0]
 
     def indifferent(self) -> Pair:
-        """The pair with the weakest learned interaction."""
+        """Return the pair with the weakest learned interaction."""
         first, second = self._pairs()
         index = int(self._upper(self.learned).abs().argmin())
         return self._pair(int(first[index]), int(second[index]))
 
     def order(self) -> list[int]:
-        """The labels so that those which occur together are neighbours, for a picture."""
+        """Return the labels in an order in which those which occur together are neighbours, for a picture."""
         if len(self.learned) < 3:
             return list(range(len(self.learned)))
         distance = (1 - self._upper(self.association).double()).clamp(min=0).cpu().numpy()
         return [int(leaf) for leaf in leaves_list(linkage(distance, "average", optimal_ordering=True))]
 
     def take(self, labels: Sequence[int]) -> Interactions:
-        """The interactions of some labels, in that order."""
+        """Return the interactions of some labels, in that order."""
         index = torch.as_tensor(labels)
         return Interactions(self.learned[index][:, index], self.truth[:, index])
 
@@ -169,7 +184,7 @@ class Interactions:
 
     def _correlation_with(self, matrix: Tensor) -> float:
         values = torch.stack([self._upper(self.learned), self._upper(matrix)]).double()
-        if (values.std(1) == 0).any() or values.shape[1] < 2:
+        if values.shape[1] < 2 or (values.std(1) == 0).any():
             return float("nan")
         return float(np.corrcoef(values.cpu().numpy())[0, 1])
 
@@ -183,7 +198,7 @@ class LabelScores(NamedTuple):
 
 
 def label_scores(predicted: Tensor, truth: Tensor) -> LabelScores:
-    """How well each label is predicted, from label sets ``(instances, labels)``.
+    """Return how well each label is predicted, from label sets ``(instances, labels)``.
 
     The gain over another run is the difference of two such ``f1``.
 

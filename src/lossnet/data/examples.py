@@ -262,8 +262,10 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     known = [target for target in targets if target is not None]
-    target = known[0].join(known[1:]) if len(known) == len(parts) else None
-    return Examples(sources[0].join(sources[1:]), target, parts[0].masked)
+    source = sources[0].join(sources[1:])
+    if len(known) < len(parts):
+        return Examples(source, masked=parts[0].masked)
+    return parts[0].replace(source, known[0].join(known[1:]), parts[0].masked)
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -276,7 +276,8 @@ class Sentences(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
+        numbers = self._numbers[self._layout.all_places()].to(device)
+        return _ResidentTokens(numbers, self.lengths)
 
     @property
     def dense_bytes(self) -> int:
@@ -480,7 +481,8 @@ class _ResidentTokens(Source):
 
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
-        return _ResidentTokens(self.numbers[chosen.to(self.numbers.device)], self._lengths[chosen])
+        numbers = self.numbers[chosen.to(self.numbers.device)]
+        return _ResidentTokens(numbers, self._lengths[chosen])
 
     def batch(self, indices: Rows) -> Tensor:
         return _rows_on_device(self.numbers, indices, self._lengths).long()

@@ -68,7 +68,7 @@ def implicit_gradient(
     solver: Solver | None = None,
     *,
     products: Products | None = None,
-    ratio: float | None = None,
+    max_norm_ratio: float | None = None,
     residual: bool = False,
     total: Total | None = None,
     problems: int | None = None,
@@ -87,7 +87,7 @@ def implicit_gradient(
             steps, because ``step="auto"`` carries its curvature over.
         products: `DoubleBackward` or `FiniteDifference`; by default the first, and the second where some
             kernel has no second derivative (cuDNN's recurrent nets) and ``inner`` is a callable.
-        ratio: `cap` the implicit term at this multiple of the explicit term's norm.
+        max_norm_ratio: `cap` the implicit term at this multiple of the explicit term's norm.
         residual: also compute the residual, by one more product made together with the last one
             (`ConjugateGradient` has it for free).
         total: where each of several processes has a part of both losses, which are the sums of these: what
@@ -140,8 +140,8 @@ def implicit_gradient(
         explicit = known.at(implicit.layers)
         explicit_norm, implicit_norm = explicit.norm(problems), implicit.norm(problems)
         cosine = explicit.dot(implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
-        if ratio is not None:
-            shortened = _shortened(implicit.parts, implicit_norm, explicit_norm, ratio, problems)
+        if max_norm_ratio is not None:
+            shortened = _shortened(implicit.parts, implicit_norm, explicit_norm, max_norm_ratio, problems)
             implicit = Gradient(shortened, implicit.layers)
         parts = tuple(e + i for e, i in zip(explicit.parts, implicit.parts, strict=True))
         gradients = Gradient(parts, implicit.layers).whole
@@ -150,26 +150,30 @@ def implicit_gradient(
 
 
 def cap(
-    implicit: Sequence[Tensor], explicit: Sequence[Tensor], ratio: float, problems: int | None = None
+    implicit: Sequence[Tensor], explicit: Sequence[Tensor], max_norm_ratio: float, problems: int | None = None
 ) -> tuple[Tensor, ...]:
-    """The implicit term, shortened where needed to ``ratio`` times the explicit term's norm.
+    """The implicit term, shortened where needed to ``max_norm_ratio`` times the explicit term's norm.
 
     A term that is not finite is dropped.  Without an explicit term nothing is left of the implicit one.  Each
     of several ``problems`` has its own norms.
 
-    >>> cap([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, 0.0])], ratio=2.0)
+    >>> cap([torch.tensor([3.0, 4.0])], [torch.tensor([1.0, 0.0])], max_norm_ratio=2.0)
     (tensor([1.2000, 1.6000]),)
     """
     length, longest = (Gradient(tuple(term), {}).norm(problems) for term in (implicit, explicit))
-    return _shortened(implicit, length, longest, ratio, problems)
+    return _shortened(implicit, length, longest, max_norm_ratio, problems)
 
 
 def _shortened(
-    implicit: Sequence[Tensor], length: Tensor, explicit_length: Tensor, ratio: float, problems: int | None
+    implicit: Sequence[Tensor],
+    length: Tensor,
+    explicit_length: Tensor,
+    max_norm_ratio: float,
+    problems: int | None,
 ) -> tuple[Tensor, ...]:
     """`cap` where both norms are known."""
-    check_not_negative(ratio=ratio)
-    scale = (ratio * explicit_length * inverse(length)).clamp(max=1.0)
+    check_not_negative(max_norm_ratio=max_norm_ratio)
+    scale = (max_norm_ratio * explicit_length * inverse(length)).clamp(max=1.0)
     if problems is None and not length.is_cuda and length.isfinite():  # graphs may ask for no value
         return tuple((part * scale).to(part.dtype) for part in implicit)
     capped = []

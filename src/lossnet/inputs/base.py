@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from lossnet.data import DataError, Embeddings, Examples, Source
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
+
+if TYPE_CHECKING:
+    from lossnet.report.markup import Markup
 
 __all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "TooLarge"]
 
@@ -221,8 +224,8 @@ class Input(ABC, Generic[SourceT, Item]):
 
     # ------------------------------------------------------------------ on a page
 
-    def picture(self, source: Source, row: int) -> Any:
-        """Return an instance as markup for a report; None where there is nothing to see."""
+    def picture(self, source: Source, row: int) -> Markup | None:
+        """Return a prepared instance as markup for a report; None where there is nothing to see."""
         return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,9 +34,14 @@ from lossnet.inputs.base import (
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 
+if TYPE_CHECKING:
+    from lossnet.report.markup import Markup
+
 __all__ = ["Features"]
 
 _ABSENT = object()
+#: inputs of a sparse row that a report names
+_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -233,3 +238,19 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
         return {"features": self.names}
+
+    # ------------------------------------------------------------------ on a page
+
+    def picture(self, source: Source, row: int) -> Markup | None:
+        """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""
+        from lossnet.report.canvas import draw_pixels, pixel_places
+        from lossnet.report.markup import tag
+
+        assert isinstance(source, FeatureTable)
+        x, places = source.batch(np.array([row]))[0], pixel_places(self.names)
+        if places is not None:
+            return draw_pixels(places, x.tolist())
+        if not source.is_sparse:
+            return None
+        largest = torch.argsort(x, descending=True, stable=True)[:_SHOWN].tolist()
+        return tag("p", ", ".join(self.names[column] for column in largest if x[column] > 0), class_="note")

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, R
 from lossnet.nets import FCN, PooledImages, UNet
 from lossnet.nets.fcn import Normalise
 from lossnet.settings import Settings
+
+if TYPE_CHECKING:
+    from lossnet.report.markup import Markup
 
 __all__ = ["Images", "Picture"]
 
@@ -268,6 +271,16 @@ class Images(Input[Pictures, Picture]):
         any_size = len(self.exported_axes(settings, level)) > 1
         size = {"size_multiple": self._multiple(settings)} if any_size else {"size": self.size}
         return {"channels": self.channels, **size}
+
+    # ------------------------------------------------------------------ on a page
+
+    def picture(self, source: Source, row: int) -> Markup:
+        """Return the image, in grey unless it has three channels."""
+        from lossnet.report.draw import image
+
+        assert isinstance(source, Pictures)
+        pixels = source.images[row]
+        return image(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels.mean(0), "image")
 
 
 def _nested(given: Any) -> NDArray[Any]:

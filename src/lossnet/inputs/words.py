@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,12 +25,17 @@ from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, R
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 
+if TYPE_CHECKING:
+    from lossnet.report.markup import Markup
+
 __all__ = ["Words"]
 
 #: lines by which a file is seen to have columns
 _LOOKED_AT = 1000
 #: width of word vectors where none are given
 _WIDTH = 100
+#: tokens of a text that a report shows
+_SHOWN = 80
 _TEXT = {"type": "string"}
 _TOKENS = {"type": "array", "items": _TEXT, "minItems": 1}
 
@@ -162,7 +167,8 @@ class Words(Input[Sentences, Sentence]):
     # ------------------------------------------------------------------ files
 
     def streams(self, path: str | PathLike[str]) -> bool:
-        return Path(path).is_file() and (bool(find_parts(path)) or is_table(path))
+        path = Path(path)
+        return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
 
     def stream(
         self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
@@ -292,6 +298,17 @@ class Words(Input[Sentences, Sentence]):
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
         return {"lexicon": self.lexicon.state()}
+
+    # ------------------------------------------------------------------ on a page
+
+    def picture(self, source: Source, row: int) -> Markup:
+        """Return the text, its first words if it is long."""
+        from lossnet.report.markup import tag
+
+        assert isinstance(source, Sentences)
+        tokens = source.tokens[row]
+        more = f" … ({len(tokens) - _SHOWN} more)" if len(tokens) > _SHOWN else ""
+        return tag("p", " ".join(tokens[:_SHOWN]) + more)
 
 
 def _tokens(number: int, sentence: Any) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from lossnet import ops
 from lossnet.energies import Energy
 from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, implicit_gradient
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
@@ -18,14 +19,13 @@ from lossnet.methods.base import Update
 from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
-from lossnet.precision import products
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
-__all__ = ["Implicit", "Through"]
+__all__ = ["GradientPath", "Implicit"]
 
 #: where the task net's parameters θ enter the primary loss
-Through = Literal["cost", "prediction", "everything"]
+GradientPath = Literal["cost", "prediction", "everything"]
 
 
 class Implicit(SEAL):
@@ -50,15 +50,15 @@ class Implicit(SEAL):
         task net worse, since bad samples are easy to tell from the truth.
 
     The inner problem is never solved to its end, so the Hessian may be indefinite and the implicit term of
-    any length; it is capped at ``ratio`` times the explicit term.  Second derivatives are exact, but for
-    recurrent networks they are differences of gradients: many times faster, and cuDNN has no others.
+    any length; it is capped at ``max_norm_ratio`` times the explicit term.  Second derivatives are exact, but
+    for recurrent networks they are differences of gradients: many times faster, and cuDNN has no others.
 
     Args:
-        score: whose cost the predictions should have little of, for ``through="cost"``.
-        through: where θ enters.
+        score: whose cost the predictions should have little of, for ``gradient_path="cost"``.
+        gradient_path: where θ enters.
         solver: what stands for the inverse Hessian.
         weight: ``μ``; 0 leaves `SEAL`.  The default is so large that the cap has a say.
-        ratio: largest norm of the implicit term, in norms of the explicit one; None for no cap.
+        max_norm_ratio: largest norm of the implicit term, in norms of the explicit one; None for no cap.
         every: the implicit term is part of each ``every``-th energy step on a batch.
 
     The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner.
@@ -87,22 +87,23 @@ class Implicit(SEAL):
         task_steps: int = 1,
         *,
         score: Score | None = None,
-        through: Through = "cost",
+        gradient_path: GradientPath = "cost",
         solver: Solver | None = None,
         weight: float = 1000.0,
-        ratio: float | None = 5.0,
+        max_norm_ratio: float | None = 5.0,
         every: int = 1,
     ) -> None:
         super().__init__(task_net, energy, space, loss, task_loss, energy_steps, task_steps)
-        if through not in get_args(Through):
-            raise ValueError(f"through must be one of {', '.join(get_args(Through))}, not {through!r}")
+        paths = get_args(GradientPath)
+        if gradient_path not in paths:
+            raise ValueError(f"gradient_path must be one of {', '.join(paths)}, not {gradient_path!r}")
         if not 1 <= every <= energy_steps:
             raise ValueError(f"every must be from 1 to energy_steps={energy_steps}, not {every}")
         self.score = score or F1()
-        self.through = through
+        self.gradient_path = gradient_path
         self.solver = solver or Identity()
         self.weight = weight
-        self.ratio = ratio
+        self.max_norm_ratio = max_norm_ratio
         self.every = every
         if hasattr(self.solver, "curvature"):
             # The solver's state, here so that it moves between devices and is part of checkpoints.
@@ -124,7 +125,7 @@ class Implicit(SEAL):
 
     def implicit_update(self, batch: Batch) -> Update:
         """An energy step along both terms, with products of matrices in full."""
-        with products(batch.y.device, rounded=False):
+        with ops.matmul_precision(batch.y.device, rounded=False):
             return self._implicit_update(batch)
 
     def _implicit_update(self, batch: Batch) -> Update:
@@ -142,7 +143,7 @@ class Implicit(SEAL):
             tuple(self.energy.parameters()),
             self.solver,
             products=FiniteDifference(draws=False) if recurrent else None,
-            ratio=self.ratio,
+            max_norm_ratio=self.max_norm_ratio,
             residual=not recurrent,
             total=self.total,
             problems=len(outer) if outer.dim() else None,
@@ -167,22 +168,22 @@ class Implicit(SEAL):
     def primary_loss(
         self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None
     ) -> Tensor:
-        """``L_Prim``, ``()``; its value does not depend on ``through`` or ``weight``, its gradient does."""
+        """Return ``L_Prim``, ``()``: ``gradient_path`` and ``weight`` change its gradient, not its value."""
         logits = prediction.logits.view_as(prediction.logits)
         if logits.requires_grad:
             # The same value, with a gradient that is ``weight`` times as long.
             logits.register_hook(lambda gradient: self.weight * gradient)
         live = Prediction(self.space, logits, prediction.mask)
         fixed = live.detach()
-        if self.through == "cost":
-            (explicit,) = self.loss.rounds(truth, fixed, 1)
+        if self.gradient_path == "cost":
+            (explicit,) = self.loss.candidate_batches(truth, fixed, 1)
             loss = mean(explicit(energy), weight)
             cost = mean(self.score.cost(live.relaxed.unsqueeze(1), truth).squeeze(1), weight)
             return loss + (cost - cost.detach())
         candidates = self.loss.propose(live)
         if not candidates.requires_grad:
             candidates = candidates + (live.relaxed - fixed.relaxed).unsqueeze(1)
-        known = live if self.through == "everything" else fixed
+        known = live if self.gradient_path == "everything" else fixed
         return mean(self.loss(energy, truth, candidates, known), weight)
 
 
@@ -195,10 +196,10 @@ def _build(parts: Parts) -> Implicit:
     return Implicit(
         **given,
         score=parts.score,
-        through=s.implicit_through,
+        gradient_path=s.implicit_through,
         solver={solver.name: solver for solver in SOLVERS}[s.solver].with_products(s.solver_terms),
         weight=s.implicit_weight,
-        ratio=s.implicit_cap or None,
+        max_norm_ratio=s.implicit_cap or None,
         every=s.implicit_every or s.energy_steps,
     )
 

@@ -25,7 +25,7 @@ def energy_losses(
     Each has candidates of its own, and is of the energy as it is when the loss is asked for: take the step
     between two of them.
     """
-    for instance_losses in loss.rounds(batch.y, prediction, count):
+    for instance_losses in loss.candidate_batches(batch.y, prediction, count):
         yield batch.mean(instance_losses(energy.at(batch.x)))
 
 
@@ -94,13 +94,13 @@ class SEAL(TaskNetMethod):
         self,
         batch: Batch,
         task_loss: TaskLoss,
-        judge: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
+        objective: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
     ) -> Iterator[Update]:
-        """The task net's steps against the energy as it is, or what ``judge`` makes of energy and truth."""
+        """Take the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
         with torch.no_grad():
             energy: EnergyFunction = self.energy.at(batch.x)
-        if judge is not None:
-            energy = judge(energy, batch.y)
+        if objective is not None:
+            energy = objective(energy, batch.y)
         for _ in range(self.task_steps):
             with self.energy.frozen(but=self.task_net.parameters()):
                 loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)

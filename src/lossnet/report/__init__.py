@@ -5,16 +5,14 @@
 `evidence`         what the runs predict on the data they were trained on, where all that can be had
 `markup`           HTML in which every string is escaped unless it is markup already
 `tables`           tables, plain and to sort and filter
-`scores`           precision, recall and F1 of each label or tag, and the gain over the baseline
 `draw`             charts as SVG, matrices and images as PNG
+`canvas`           columns that are pixels, drawn as a picture
 `overview`         what runs of every kind have: figures, curves and settings
-`labels`           what there is to see where outputs are label sets
-`tags`             what there is to see where outputs are tags of sentences
-`masks`            what there is to see where outputs are masks
 `page`             all of it in order
 =================  ===================================================================================
 
-Numbers come from `lossnet.analysis`.  A new kind of output is one new file here, and a line in `page`.
+Numbers come from `lossnet.analysis`.  Nothing here knows kinds of input or output: `Output.panels` says what
+else there is to see, and `Input.picture` shows an instance.
 """
 
 from lossnet.report.page import write

@@ -10,36 +10,25 @@ from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_ch
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison
 from lossnet.report.tables import Cell, missing, table
+from lossnet.scores import headlines, metric
 
 __all__ = ["curves", "figures", "settings", "summary"]
-
-#: metrics that deserve a picture, the first of them a headline
-HEADLINES = ("f1", "f1_tuned", "iou", "accuracy", "span_f1")
-NAMES = {
-    "f1": "F1 at 0.5",
-    "f1_tuned": "F1, tuned threshold",
-    "f1_expected": "F1, highest expected",
-    "micro_f1": "micro F1",
-    "macro_f1": "macro F1",
-    "iou": "IoU",
-    "span_f1": "span F1",
-}
 
 
 # ---------------------------------------------------------------- figures
 
 
 def summary(comparison: Comparison) -> Markup:
-    """What the page is about, and its figure beside the baseline's."""
+    """Return what the page is about, and its figure beside the baseline's."""
     subject, baseline = comparison.subject, comparison.baseline
-    metric = next(iter(_headlines(comparison) or subject.first.metrics))
+    name = next(iter(_headlines(comparison) or subject.first.metrics))
     result, seeds = subject.first.result, ", ".join(str(run.seed) for run in subject.runs)
     facts = [f"split: {result['split']}", f"{'seeds' if len(subject.runs) > 1 else 'seed'} {seeds}"]
     facts += [f"{result.get('steps', '?')} steps in {result['seconds']:g} s"]
-    what = f"{subject.first.part} {_name(metric)}"
-    tiles = [_tile(group.title, _points(group.values(metric)), what) for group in comparison.shown]
-    if baseline is not None and subject.values(metric) and baseline.values(metric):
-        gap = difference(subject.values(metric), baseline.values(metric))
+    what = f"{subject.first.part} {_title(name)}"
+    tiles = [_tile(group.title, _points(group.values(name)), what) for group in comparison.shown]
+    if baseline is not None and subject.values(name) and baseline.values(name):
+        gap = difference(subject.values(name), baseline.values(name))
         tiles.append(_tile("difference", _spread(gap, signed=True), _verdict(gap)))
     return join(
         tag("h1", f"{subject.title} on {comparison.dataset}"),
@@ -49,44 +38,43 @@ def summary(comparison: Comparison) -> Markup:
 
 
 def figures(comparison: Comparison) -> Markup:
-    """Every metric of every group, with confidence intervals."""
+    """Return every metric of every group, with confidence intervals."""
     groups, baseline = comparison.groups, comparison.baseline
-    metrics = dict.fromkeys(name for group in groups for run in group.runs for name in run.metrics)
-    metrics.pop("threshold", None)  # one cannot be good at it
-    rows = []
-    for metric in metrics:
-        values = [group.values(metric) for group in groups]
-        cells = [Cell(_name(metric)), *(Cell(_points(found)) for found in values)]
+    names = dict.fromkeys(name for group in groups for run in group.runs for name in run.metrics)
+    rows, plain = [], {}
+    for name in names:
+        columns = [group.values(name) for group in groups]
+        if metric(name).higher_is_better is None:
+            plain[_title(name)] = columns
+            continue
+        cells = [Cell(_title(name)), *(Cell(_points(values)) for values in columns)]
         if baseline is not None:
-            pair = comparison.subject.values(metric), baseline.values(metric)
+            pair = comparison.subject.values(name), baseline.values(name)
             cells.append(Cell(_spread(difference(*pair), signed=True) if all(pair) else "–"))
         rows.append(cells)
-    for name, values in (
-        ("threshold", [group.values("threshold") for group in groups]),
-        ("seconds", [[run.result["seconds"] for run in group.runs] for group in groups]),
-    ):
-        if any(values):
-            means = [f"{estimate(found).mean:.3g}" if found else "–" for found in values]
-            rows.append([Cell(name), *map(Cell, means), *([] if baseline is None else [Cell("")])])
+    plain["seconds"] = [[run.result["seconds"] for run in group.runs] for group in groups]
+    for title, columns in plain.items():
+        means = [f"{estimate(values).mean:.3g}" if values else "–" for values in columns]
+        rows.append([Cell(title), *map(Cell, means), *([] if baseline is None else [Cell("")])])
     heading = ["", *(group.title for group in groups), *([] if baseline is None else ["difference"])]
     note = "Points: mean over seeds ± half of the 95 % confidence interval (Student’s t); dots are seeds."
     if baseline is not None:
         note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
-    charts = [tag("figure", _interval_chart(comparison, metric)) for metric in _headlines(comparison)]
+    charts = [tag("figure", _interval_chart(comparison, name)) for name in _headlines(comparison)]
     return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
 
 
 def _headlines(comparison: Comparison) -> list[str]:
-    return [metric for metric in HEADLINES if comparison.subject.values(metric)]
+    return [name for name in headlines() if comparison.subject.values(name)]
 
 
-def _interval_chart(comparison: Comparison, metric: str) -> Markup:
+def _interval_chart(comparison: Comparison, name: str) -> Markup:
     rows = [
         Interval(group.title, [100 * value for value in values], _in_points(estimate(values)), colour)
         for colour, group in enumerate(comparison.groups)
-        if (values := group.values(metric))
+        if (values := group.values(name))
     ]
-    return interval_chart(f"{comparison.subject.first.part} {_name(metric)}", rows)
+    return interval_chart(f"{comparison.subject.first.part} {_title(name)}", rows)
 
 
 def _tile(title: str, figure: str, note: str) -> Markup:
@@ -99,20 +87,21 @@ def _verdict(gap: Estimate) -> str:
     return f"its 95 % interval {'leaves out' if abs(gap.mean) > gap.half else 'holds'} 0"
 
 
-def _name(metric: str) -> str:
-    return NAMES.get(metric, metric.replace("_", " "))
+def _title(name: str) -> str:
+    known = metric(name)
+    return f"{known.title} (lower is better)" if known.higher_is_better is False else known.title
 
 
-def _in_points(found: Estimate) -> Estimate:
-    return Estimate(100 * found.mean, None if found.half is None else 100 * found.half)
+def _in_points(value: Estimate) -> Estimate:
+    return Estimate(100 * value.mean, None if value.half is None else 100 * value.half)
 
 
 def _points(values: Sequence[float]) -> str:
     return _spread(estimate(values)) if values else "–"
 
 
-def _spread(found: Estimate, signed: bool = False) -> str:
-    mean, half = _in_points(found)
+def _spread(value: Estimate, signed: bool = False) -> str:
+    mean, half = _in_points(value)
     text = f"{mean:{'+' if signed else ''}.2f}".replace("-", "−")
     return text if half is None else f"{text} ±\u00a0{half:.2f}"
 
@@ -121,12 +110,12 @@ def _spread(found: Estimate, signed: bool = False) -> str:
 
 
 def curves(comparison: Comparison) -> Markup:
-    """Everything in the histories: validation metric and losses first, the rest folded."""
+    """Return everything in the histories: validation metric and losses first, the rest folded."""
     every = dict.fromkeys(name for group in comparison.groups for run in group.runs for name in run.curves)
     if not every:
         return missing("No run has a history.")
-    headlines = {f"valid {metric}" for metric in HEADLINES}
-    first = [name for name in every if name in headlines or name.endswith(": loss")]
+    leading = {f"valid {name}" for name in headlines()}
+    first = [name for name in every if name in leading or name.endswith(": loss")]
     others = [name for name in every if name not in first]
     legend = [
         tag("span", group.title, class_=f"key c{colour % COLOURS}")
@@ -159,7 +148,7 @@ def _curve(comparison: Comparison, name: str) -> Markup:
 
 
 def settings(comparison: Comparison) -> Markup:
-    """Where the runs come from and every setting; what differs is bold."""
+    """Return where the runs come from and every setting; what differs is bold."""
     groups = comparison.groups
     runs = [(group.first.result, group.runs) for group in groups]
     origin = {

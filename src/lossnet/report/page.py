@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -12,21 +12,13 @@ from pathlib import Path
 from rich.console import Console
 
 from lossnet.files import write_text
-from lossnet.report import labels, masks, overview, tags
-from lossnet.report.evidence import Evidence, Section, Tell, collect
+from lossnet.report import overview
+from lossnet.report.evidence import Fresh, Section, Tell, collect
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison, compare, read_run
 from lossnet.report.tables import missing
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 __all__ = ["write"]
-
-#: what else there is to see, by the kind of outputs
-KINDS: dict[str, Callable[[Evidence, Tell], list[Section]]] = {
-    LabelTask.kind: labels.sections,
-    MaskTask.kind: masks.sections,
-    TagTask.kind: tags.sections,
-}
 
 
 def write(
@@ -34,14 +26,16 @@ def write(
     output: Path | str | None = None,
     data_dir: Path | str | None = None,
     progress: bool = True,
+    fresh: Fresh | None = None,
 ) -> Path:
-    """Writes the page about one or more runs on the same data and returns where it is.
+    """Write the page about one or more runs on the same data and return where it is.
 
     Args:
         folders: of runs.  Those that differ in their seed alone are shown together.
         output: the HTML file; ``report.html`` in the first folder by default.
         data_dir: where data sets are, to show examples; without data the page shows the rest.
         progress: say on standard error what is being done.
+        fresh: models and data that are in memory still, by the folders of their runs; others are read.
     """
     if not folders:
         raise ValueError("give at least one run's folder")
@@ -51,7 +45,7 @@ def write(
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file for the page")
     with _told(progress) as tell:
-        page = _page(comparison, None if data_dir is None else Path(data_dir), tell)
+        page = _page(comparison, None if data_dir is None else Path(data_dir), tell, fresh)
     write_text(path, page)
     return path
 
@@ -65,18 +59,18 @@ def _told(progress: bool) -> Iterator[Tell]:
         yield lambda what: status.update(what.replace("[", r"\["))
 
 
-def _page(comparison: Comparison, data_dir: Path | None, tell: Tell) -> str:
+def _page(comparison: Comparison, data_dir: Path | None, tell: Tell, fresh: Fresh | None) -> str:
     sections = [
         Section("Comparison", overview.figures(comparison)),
         Section("Learning curves", overview.curves(comparison)),
     ]
     try:
-        evidence = collect(comparison, data_dir, tell)
+        evidence = collect(comparison, data_dir, tell, fresh)
     except (ValueError, OSError, ImportError) as error:
         hint = "Give --data-dir if the data are elsewhere; the rest of this page does not need them."
         sections.append(Section("Predictions", missing(f"No examples: {error}. {hint}")))
     else:
-        sections += KINDS[evidence.subject.model.task.kind](evidence, tell)
+        sections += evidence.subject.model.task.output.panels(evidence, tell)
     sections.append(Section("Settings", overview.settings(comparison)))
     links = [tag("a", section.title, href=f"#{_identifier(section.title)}") for section in sections]
     parts = [

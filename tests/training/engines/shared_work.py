@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import build
 from lossnet.data import Lexicon, MaskData, MultiLabelData, Sentences, Weighted
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 from lossnet.training import CheckpointError, Trainer
 from lossnet.training.engines import joined
 

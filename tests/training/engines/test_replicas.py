@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
@@ -12,7 +13,6 @@ from lossnet.hypergradient import Diagonal, FiniteDifference, Identity, implicit
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
-from lossnet.tasks import LabelTask
 from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, stacking_blocker
 from lossnet.training.engines.stacked import Stack, Streams
 
@@ -375,11 +375,11 @@ def test_hypergradients_of_problems_side_by_side():
         return (theta**2).sum(-1) + phi.sum((-1, -2)), inner
 
     outer, inner = losses(theta, phi)
-    found = implicit_gradient(outer, inner, [theta], [phi], ratio=0.1, residual=True, problems=3)
+    found = implicit_gradient(outer, inner, [theta], [phi], max_norm_ratio=0.1, residual=True, problems=3)
     for index in range(3):
         one, other = (part[index].detach().requires_grad_() for part in (theta, phi))
         outer, inner = losses(one, other)
-        lone = implicit_gradient(outer, inner, [one], [other], ratio=0.1, residual=True)
+        lone = implicit_gradient(outer, inner, [one], [other], max_norm_ratio=0.1, residual=True)
         # Estimates of the curvature start at random vectors, so that only the capped direction is alike.
         torch.testing.assert_close(found.explicit[0][index], lone.explicit[0])
         torch.testing.assert_close(found.implicit[0][index].norm(), lone.implicit[0].norm())
