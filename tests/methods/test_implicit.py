@@ -8,15 +8,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacrev
 
 import lossnet
 from lossnet.build import build
-from lossnet.data import load as load_data
 from lossnet.energies import Energy, LabelInteraction, Local, Sum
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
+from lossnet.loading import load as load_data
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Ranking, Regression, TaskLoss
 from lossnet.methods import SEAL, Implicit
 from lossnet.nets import MLP
@@ -24,6 +23,7 @@ from lossnet.ops import Bernoulli
 from lossnet.scores import F1, Accuracy, Hamming, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
+from lossnet.task import Task
 from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5
@@ -570,7 +570,7 @@ class Stopping(Sized):
 
 def made(seed=0, loss="nce", **changes):
     torch.manual_seed(seed)
-    return build("implicit", loss, replace(SMALL, **changes), LabelTask.of_size(6, 4))
+    return build("implicit", loss, replace(SMALL, **changes), Task.of_sizes(6, 4))
 
 
 def trainer(method, **options):

@@ -131,16 +131,15 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.mark.filterwarnings("error:kernels")
 @pytest.mark.parametrize(("method", "loss"), [("cross-entropy", "none"), ("seal", "margin"), ("seal", "nce")])
 def test_training_with_kernels_is_training_without(make_data, method, loss):
-    from lossnet.tasks import LabelTask
-
     from lossnet.build import build
     from lossnet.settings import Settings
+    from lossnet.task import Task
     from lossnet.training import Trainer
 
     def history(kernels):
         torch.manual_seed(0)
         settings = Settings(task_dropout=0.0, energy_dropout=0.0, energy_steps=2, task_steps=1)
-        made = build(method, loss, settings, LabelTask.of_size(6, 4))
+        made = build(method, loss, settings, Task.of_sizes(6, 4))
         trainer = Trainer(made, seed=0, max_epochs=2, batch_size=8, progress=False, device="cuda")
         with use_kernels(kernels):
             return trainer.fit(make_data(), make_data(seed=1))

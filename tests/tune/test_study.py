@@ -20,6 +20,7 @@ from lossnet import cli
 from lossnet.cli import main
 from lossnet.recipes import read_recipe
 from lossnet.settings import Settings
+from lossnet.task import Task
 from lossnet.training import NonFiniteLoss
 from lossnet.tune import Choice, Found, Range, Search, default_space, search, study
 
@@ -247,7 +248,7 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
 
 def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    names = [*default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2)), "inference_lr"]
+    names = [*default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2)), "inference_lr"]
     trials = [
         {"number": 100 + place, "state": "complete", "f1": 0.7654321, "epochs": 100, "seconds": 1234.56}
         | {"settings": dict.fromkeys(names, 1.234e-05)}
@@ -279,7 +280,7 @@ def test_a_folder_is_for_one_study(make_run, tmp_path):
 
 def test_settings_that_do_not_go_together_are_tried_no_further(make_run, tmp_path):
     space = {"implicit_every": Choice((4,)), "energy_steps": Choice((2, 4))}
-    names = default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2))
+    names = default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2))
     run = make_run(method="implicit", epochs=1, energy_steps=4)
     found = quietly(Search(run, 6, space, fixed=frozenset(names), output=tmp_path / "out"))
     ends = {trial["settings"]["energy_steps"]: (trial["state"], trial.get("why")) for trial in found.trials}
@@ -400,6 +401,17 @@ def test_a_trial_is_dropped_where_another_worker_begins_the_last_one(make_run, t
     monkeypatch.undo()
     more = quietly(Search(make_run(), trials=3, output=tmp_path))
     assert [trial["state"] for trial in more.trials] == ["complete", "complete", "fail", "complete"]
+
+
+def test_a_lost_trial_that_was_put_back_twice_is_trained_once(make_run, tmp_path):
+    quietly(Search(make_run(), trials=1, output=tmp_path))
+    other = opened(tmp_path)
+    other.tell(other.ask(), state=optuna.trial.TrialState.FAIL)
+    for _ in range(2):
+        other.enqueue_trial({}, user_attrs={"retry_of": 1})
+    found = quietly(Search(make_run(), trials=2, output=tmp_path))
+    assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete", "fail"]
+    assert found.trials[3]["surplus"]
 
 
 def test_a_trial_whose_worker_died_before_its_first_heartbeat_is_made_up_for(

@@ -318,7 +318,7 @@ def _why(error: Exception) -> str:
 
 
 class _SurplusError(Exception):
-    """Another worker began the last of the trials at the same time."""
+    """A trial is one too many."""
 
 
 @dataclass
@@ -408,10 +408,14 @@ class _Worker:
         self.study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number})
 
     def refuse_surplus(self, trial: Trial) -> None:
-        """End a trial that came from asking for the last one at the same time as another worker."""
+        """End a trial that is one too many, because two workers did the same thing at the same time."""
         trials = self.study.get_trials(deepcopy=False)
-        earlier = sum(map(_counts, trials[: trial.number]))
-        if _counts(trials[trial.number]) and earlier >= self.wanted.trials:
+        earlier, retry_of = trials[: trial.number], _retry_of(trials[trial.number])
+        if retry_of is None:  # both took the last one
+            surplus = sum(map(_counts, earlier)) >= self.wanted.trials
+        else:  # both put a lost one back
+            surplus = retry_of in map(_retry_of, earlier)
+        if surplus:
             trial.set_user_attr("surplus", True)
             raise _SurplusError
 

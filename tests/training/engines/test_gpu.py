@@ -6,7 +6,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet import ops
@@ -16,6 +15,7 @@ from lossnet.methods import CrossEntropy
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel, Prediction
+from lossnet.task import Task
 from lossnet.training import Trainer, fit_together
 from lossnet.training.engines import Eager
 from lossnet.training.engines.descent import descend
@@ -75,7 +75,7 @@ def data(zeros=0.0):
 def trainer(seed, method="seal", loss="nce", lr=0.001, weight_decay=0.01, clip=10.0, optimizer=None, **more):
     chosen = Settings(**{"task_hidden": 32, "energy_hidden": 32, "global_hidden": 16, **more})
     torch.manual_seed(seed)
-    made = build(method, loss, chosen, LabelTask.of_size(20, 9))
+    made = build(method, loss, chosen, Task.of_sizes(20, 9))
     rates = {
         "lr": lr,
         "weight_decay": weight_decay,
