@@ -85,7 +85,8 @@ def run_grid(
                 device=device,
                 progress=False,
             )
-            key = _key(cell.title, cell.data, run.method, run.loss, seed, dataclasses.asdict(settings))
+            names = cell.method, cell.loss or default_loss(cell.method)
+            key = _key(cell.title, cell.data, *names, seed, dataclasses.asdict(settings))
             wanted.add(key)
             if key not in done:
                 tasks.append((cell.title, run))

@@ -26,9 +26,9 @@ from scipy import sparse
 from benchmarks import million, seeds
 from benchmarks.overhead import BareLoop, Framework, training_data
 from lossnet.build import build
-from lossnet.coins import Coins
 from lossnet.data import MultiLabelData, find
 from lossnet.files import write_json
+from lossnet.ops import Bernoulli
 from lossnet.recipes import recipe_settings
 from lossnet.run import find_device, versions
 from lossnet.settings import Settings
@@ -193,7 +193,7 @@ def _memory_rate(numbers: int = 1 << 20) -> float:
 def _draw_rate(samples: int = 20) -> float:
     chances = torch.full((32, 159), 0.02)
     with _one_thread():
-        return samples * chances.numel() / _best(lambda: Coins(chances).flip(samples))
+        return samples * chances.numel() / _best(lambda: Bernoulli(chances)(samples))
 
 
 def _best(work: Callable[[], object], times: int = 20) -> float:

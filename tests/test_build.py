@@ -4,23 +4,25 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 from torch import nn
 
 from lossnet import losses, methods
 from lossnet.build import METHODS, build, check_names, default_loss
-from lossnet.data import Lexicon, Sentences
+from lossnet.data import Lexicon, Sentences, TagSet
 from lossnet.hypergradient import SOLVERS, Identity, RankOne
+from lossnet.inputs import Images, Words
 from lossnet.losses import Asymmetric
 from lossnet.methods.spec import named
 from lossnet.nets import InputLayer
+from lossnet.outputs import Masks, Tags
 from lossnet.settings import Settings, all_settings
+from lossnet.task import Task
 
-WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
+WORDS = Sentences((("I", "bet", "I"),))
 TASKS = {
-    "labels": LabelTask.of_size(inputs=4, labels=3),
-    "masks": MaskTask(channels=1, size=(8, 8)),
-    "tags": TagTask(Lexicon.fit(WORDS, tags=("O", "V")), np.zeros((3, 2), np.float32)),
+    "labels": Task.of_sizes(inputs=4, labels=3),
+    "masks": Task(Images(channels=1, size=(8, 8)), Masks()),
+    "tags": Task(Words(Lexicon.fit(WORDS), np.zeros((3, 2), np.float32)), Tags(TagSet(("O", "V")))),
 }
 TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width": 8}
 
@@ -39,7 +41,7 @@ CLASSES = {
 
 def made(method, loss, **settings):
     settings = {"task_hidden": 5, "energy_hidden": 6, "global_hidden": 3, **settings}
-    return build(method, loss, Settings(**settings), LabelTask.of_size(4, 2))
+    return build(method, loss, Settings(**settings), Task.of_sizes(4, 2))
 
 
 @pytest.mark.parametrize(("names", "kind"), CLASSES.items(), ids=map("-".join, CLASSES))

@@ -3,11 +3,12 @@ import hashlib
 import json
 
 import pytest
-from lossnet.tasks import LabelTask, TagTask
 
 from lossnet import recipes as room
 from lossnet.build import build, default_loss
-from lossnet.data import Lexicon, Vocabulary
+from lossnet.data import Lexicon, TagSet, Vocabulary
+from lossnet.inputs import Words
+from lossnet.outputs import Tags
 from lossnet.recipes import (
     RecipeError,
     _lineage,
@@ -20,6 +21,7 @@ from lossnet.recipes import (
     recipe_settings,
 )
 from lossnet.settings import Settings
+from lossnet.task import Task
 
 
 @pytest.fixture
@@ -153,7 +155,11 @@ def test_every_recipe_builds_the_method_that_its_file_is_named_after(name):
     assert stem == method or stem == f"{method}-{loss}" or stem.startswith(f"{method}-{loss}-")
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
-    task = LabelTask.of_size(3, 2) if loss != "likelihood" else TagTask(Lexicon(Vocabulary(), ("N", "V")))
+    task = (
+        Task.of_sizes(3, 2)
+        if loss != "likelihood"
+        else Task(Words(Lexicon(Vocabulary())), Tags(TagSet(("N", "V"))))
+    )
     assert build(method, loss, small, task).predictors
 
 

@@ -12,8 +12,9 @@ from scipy import optimize, stats
 from torch.distributions import Bernoulli, Categorical
 from torch.nn import functional
 
-from lossnet.coins import Coins
-from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags, weighed
+from lossnet import ops
+from lossnet.ops import weighted_sum
+from lossnet.spaces import Batch, Blocks, Field, Mask, MultiLabel, Prediction, Smooth, Tags
 
 fast = settings(max_examples=40, deadline=None, database=None)
 
@@ -518,7 +519,7 @@ def test_masks_without_noise_flip_coins():
     torch.manual_seed(3)
     drawn = Mask().sample(logits, 7)
     torch.manual_seed(3)
-    assert torch.equal(drawn, Coins(logits.sigmoid()).flip(7))
+    assert torch.equal(drawn, ops.Bernoulli(logits.sigmoid())(7))
     torch.manual_seed(3)
     perturbed = Prediction(Mask(), logits).perturb(7, 0.5)
     torch.manual_seed(3)
@@ -579,10 +580,12 @@ def test_tags_of_other_schemes_are_decoded_one_by_one():
 def test_candidates_are_weighed_as_sums_say_and_so_are_their_derivatives(candidates, event):
     y, weights = random_logits((candidates, *event)), random_logits(event, seed=1).requires_grad_()
     expected = (y * weights.unsqueeze(1)).flatten(2).sum(2)
-    torch.testing.assert_close(weighed(y, weights), expected)
-    assert weighed(y.float(), weights).dtype == torch.float64
+    torch.testing.assert_close(weighted_sum(y, weights), expected)
+    assert weighted_sum(y.float(), weights).dtype == torch.float64
     direction = random_logits((candidates,), seed=2)
-    found, plain = (torch.autograd.grad(sums, weights, direction) for sums in (weighed(y, weights), expected))
+    found, plain = (
+        torch.autograd.grad(sums, weights, direction) for sums in (weighted_sum(y, weights), expected)
+    )
     torch.testing.assert_close(found, plain)
-    assert torch.autograd.gradcheck(weighed, (y.requires_grad_(), weights))
-    assert torch.autograd.gradgradcheck(weighed, (y, weights))
+    assert torch.autograd.gradcheck(weighted_sum, (y.requires_grad_(), weights))
+    assert torch.autograd.gradgradcheck(weighted_sum, (y, weights))

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 from unittest import mock
 
 from sphinx.application import Sphinx
@@ -38,13 +37,11 @@ def write(folder: Path) -> None:
 
 def page() -> str:
     """All commands, each with its description, usage, arguments and examples."""
-    parser, _ = cli._parsers()
-    (commands,) = (action for action in parser._actions if action.dest == "subcommand")
-    lines = [*_title("The command line", "="), parser.description or "", ""]
+    lines = [*_title("The command line", "=")]
     lines += ["``lossnet COMMAND --help`` prints the same.", "", escape(inspect.getdoc(cli.main) or ""), ""]
     with mock.patch.dict(os.environ, COLUMNS=WIDTH):
-        for name, command in dict(commands.choices or {}).items():
-            lines += _section(str(name), command)
+        for name, command in cli.parsers().items():
+            lines += _section(name, command)
     return "\n".join(lines)
 
 
@@ -66,9 +63,8 @@ def _section(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
 
 def _argument(action: argparse.Action) -> Iterator[str]:
     """An argument: its names, what it is for, what it may be, and its default."""
-    kind: Any = getattr(action, "_typehint", None)
-    choices = list(action.choices or [choice for choice in get_args(kind) if isinstance(choice, str)])
-    placeholder = {bool: "true|false", int: "N", float: "X"}.get(kind, action.dest.upper())
+    choices = list(action.choices or ())
+    placeholder = str(action.metavar or action.dest.upper())
     if action.nargs == 0:
         placeholder = ""
     elif action.nargs == "+":
@@ -77,7 +73,7 @@ def _argument(action: argparse.Action) -> Iterator[str]:
     said = [escape(_sentence(" ".join((action.help or "").split())))]
     if choices:
         said.append("One of " + ", ".join(f"``{choice}``" for choice in choices) + ".")
-    if action.option_strings and action.nargs != 0 and action.default not in (None, ""):
+    if action.option_strings and action.nargs != 0 and action.default not in (None, "", argparse.SUPPRESS):
         said.append(f"Default: ``{_plain(action.default)}``.")
     yield from (f".. option:: {', '.join(names) or action.dest.upper()}", "", f"   {' '.join(said)}", "")
 

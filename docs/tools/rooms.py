@@ -48,7 +48,7 @@ def rooms() -> list[ModuleType]:
 def modules() -> list[ModuleType]:
     """All modules of the package, but for those that run when they are imported or need a GPU's Triton."""
     names = [info.name for info in pkgutil.walk_packages(lossnet.__path__, "lossnet.")]
-    left_out = "lossnet.__main__", "lossnet.kernels."
+    left_out = "lossnet.__main__", "lossnet.ops._triton."
     return [importlib.import_module(name) for name in names if not name.startswith(left_out)]
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from lossnet.methods import SPECS, Method, MethodSpec, Parts
 from lossnet.settings import Settings
 from lossnet.spaces import Space
 from lossnet.task import Task
 
-__all__ = ["METHODS", "build", "check_names", "default_loss", "suits"]
+__all__ = ["DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
+#: the method where nobody chooses one
+DEFAULT_METHOD = "seal"
 
 
 def default_loss(method: str) -> str:
@@ -53,4 +57,16 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     parts = Parts(spec, loss, settings, task)
     if not spec.suits(loss, parts.space):
         raise ValueError(f"method {method} with loss {loss} is not for {task.kind}")
-    return spec.build(parts)
+    built = spec.build(parts)
+    if task.own.energy is not None:
+        _check_energy(spec, dict(built.named_children()).get("energy"))
+    return built
+
+
+def _check_energy(spec: MethodSpec, energy: nn.Module | None) -> None:
+    """Raise a ValueError for an energy of somebody's own that a method cannot use."""
+    if energy is None:
+        raise ValueError(f"method {spec.name} has no energy; leave energy= out, or use method seal")
+    if not spec.frozen_energy and not any(one.requires_grad for one in energy.parameters()):
+        what = f"method {spec.name} trains the energy, and this one is frozen or has no parameters"
+        raise ValueError(f"{what}; use method seal, which then trains the task net alone")

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import errno
 import os
 import shlex
 import sys
 import warnings
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
 
 import lossnet
 
 # A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser, Namespace
     from rich.table import Table
 
     from lossnet.data import Examples
     from lossnet.prediction import Predictor
+    from lossnet.report.evidence import Fresh
     from lossnet.run import Run
     from lossnet.tune import Found
 
@@ -53,29 +55,24 @@ TUNE_EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
+    """Run a command; return the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in _COMMANDS:
         outline = _outline()
         outline.parse_args(given)  # prints help, the version or what is wrong, and exits
         outline.error(f"give a command first: {', '.join(_COMMANDS)}")
-    return exit_status(lambda: _run_command(given))
+    return exit_status(lambda: _run_command(*given))
 
 
-def _run_command(given: list[str]) -> None:
-    command = given[0]
-    parser, parsers = _parsers(command)
-    options = parser.parse_args(given)
-    if command in ("train", "tune"):
-        _set_recipe(parsers[command], options[command])
-        options = parser.parse_args(given)
-        options[command].given = given
+def _run_command(command: str, *given: str) -> None:
+    options = _COMMANDS[command].parser(command).parse_args(given)
     try:
         with _plain_warnings():
-            _COMMANDS[command].run(options[command])
+            _COMMANDS[command].run(options)
     except OSError as error:
-        if error.errno in _DISK_ERRORS and error.filename is None and options[command].get("output"):
-            error.filename = str(options[command].output)
+        output = getattr(options, "output", None)
+        if error.errno in _DISK_ERRORS and error.filename is None and output:
+            error.filename = str(output)
         raise
 
 
@@ -156,7 +153,7 @@ def _fail(message: str, status: int) -> int:
 def _train(options: Namespace) -> None:
     import torch
 
-    from lossnet.run import train
+    from lossnet.run import carry_out
     from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
@@ -176,16 +173,17 @@ def _train(options: Namespace) -> None:
             _train_many(run, options)
         return
     with _going_on_from(output):
-        result = train(run)
+        outcome = carry_out(run)
     if launched_rank():
         return
+    result = outcome.result
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
         if options.report:
-            _report_of(output, options)
+            _report_of(output, options, {output: (outcome.model, outcome.data)})
 
 
 @contextmanager
@@ -205,14 +203,15 @@ def _going_on_from(output: Path | None) -> Iterator[None]:
         raise Interrupted(f"stopped; progress is saved in {output}", saved[0]) from stop
 
 
-def _report_of(output: Path, options: Namespace) -> None:
-    """Writes the page about a run that is finished, whatever becomes of its page."""
+def _report_of(output: Path, options: Namespace, fresh: Fresh) -> None:
+    """Write the page about a run that is finished, whatever becomes of its page."""
     from lossnet import report
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reading the data has already said what there is to say
-            path = report.write([output], data_dir=options.data_dir, progress=not options.quiet)
+            progress = not options.quiet
+            path = report.write([output], data_dir=options.data_dir, progress=progress, fresh=fresh)
     except (Exception, KeyboardInterrupt) as error:
         why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
@@ -252,16 +251,15 @@ def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def _run(options: Namespace, **others: Any) -> Run:
-    """The run that options of `_add_run` ask for."""
-    from lossnet.run import Run
-    from lossnet.settings import Settings
+    """Return the run that options of `_add_run` ask for, its settings settled."""
+    from lossnet.run import Run, resolve
 
-    names = [field.name for field in dataclasses.fields(Settings)]
-    return Run(
+    run = Run(
         data=options.data,
         method=options.method,
         loss=options.loss,
-        settings=Settings(**{name: options[name] for name in names}),
+        recipe=options.recipe,
+        changes=_changes(options),
         seed=options.seed,
         data_dir=options.data_dir,
         split=options.split,
@@ -272,21 +270,26 @@ def _run(options: Namespace, **others: Any) -> Run:
         progress=not options.quiet,
         **others,
     )
+    return resolve(run)
+
+
+def _changes(options: Namespace) -> dict[str, Any]:
+    """Return the settings that were given as flags."""
+    from lossnet.settings import all_settings
+
+    return {name: getattr(options, name) for name in all_settings() if hasattr(options, name)}
 
 
 def _tune(options: Namespace) -> None:
     import torch
 
-    from lossnet.settings import Settings
     from lossnet.tune import Search, parse, search  # an extra
 
-    names = [field.name for field in dataclasses.fields(Settings)]
-    flags = {argument.partition("=")[0] for argument in options.given}
     wanted = Search(
         _run(options),
         options.trials,
         _each_once("--search", map(parse, options.search or ())),
-        frozenset(name for name in names if _flag(name) in flags),
+        frozenset(_changes(options)),
         options.study,
         options.storage,
         options.output,
@@ -348,10 +351,10 @@ def _evaluate(options: Namespace) -> None:
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
         metrics = {name: _measured(model, part, device) for name, part in _parts(model, options).items()}
-    several = f" and {len(options['with'])} more" if options["with"] else ""
+    several = f" and {len(options.others)} more" if options.others else ""
     _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
-        others = {"with": [str(path) for path in options["with"]]} if options["with"] else {}
+        others = {"with": [str(path) for path in options.others]} if options.others else {}
         write_json(options.output, {"model": str(options.model), **others, "metrics": metrics})
 
 
@@ -361,7 +364,7 @@ def _loaded(options: Namespace) -> Predictor:
     from lossnet.prediction import Ensemble
 
     model = load(options.model)
-    return Ensemble([model, *map(load, options["with"])]) if options["with"] else model
+    return Ensemble([model, *map(load, options.others)]) if options.others else model
 
 
 def _measured(model: Predictor, part: Examples, device: str) -> dict[str, float]:
@@ -518,231 +521,234 @@ def _methods(options: Namespace) -> None:
 # ---------------------------------------------------------------- parsers
 
 
-def _parser(description: str, examples: str = "", usage: str | None = None, **options: Any) -> ArgumentParser:
-    """Return a parser whose help keeps line breaks in descriptions and examples."""
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter
+class _Parser(argparse.ArgumentParser):
+    """A parser that keeps line breaks in its texts, takes flags in full only, and suggests what was meant."""
 
-    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-        pass
+    def __init__(self, **options: Any) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
 
-    return ArgumentParser(
-        description=description,
-        epilog=examples,
-        formatter_class=Help,
-        usage=usage,
-        allow_abbrev=False,  # '_tune' looks for flags by their names
-        **options,
-    )
+    def error(self, message: str) -> NoReturn:
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for word in message.split():
+            if word.startswith("--") and word not in flags and "unrecognized" in message:
+                close = difflib.get_close_matches(word.partition("=")[0], flags, n=2)
+                message += f"; did you mean {' or '.join(close)}?" if close else ""
+        super().error(message)
 
 
-def _assembled(parsers: dict[str, ArgumentParser]) -> ArgumentParser:
-    """Return the command line with these commands."""
-    parser = _parser(
-        "Train networks with a loss that is itself a network.",
-        prog="lossnet",
-        version=lossnet.__version__,
-    )
-    commands = parser.add_subcommands(required=True)
-    for name, command in parsers.items():
-        commands.add_subcommand(name, command, help=_COMMANDS[name].help)
+def _outline() -> _Parser:
+    """Return a command line that knows its commands' names only, which is enough for its help."""
+    parser = _Parser(prog="lossnet", description="Train networks with a loss that is itself a network.")
+    parser.add_argument("--version", action="version", version=f"lossnet {lossnet.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    for name, command in _COMMANDS.items():
+        commands.add_parser(name, help=command.help)
     return parser
 
 
-def _outline() -> ArgumentParser:
-    """Return a command line that knows its commands' names only, which is enough for its help."""
-    return _assembled({name: _parser(command.help) for name, command in _COMMANDS.items()})
+def parsers() -> dict[str, _Parser]:
+    """Return the parser of each command."""
+    return {name: command.parser(name) for name, command in _COMMANDS.items()}
 
 
-def _parsers(*names: str) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
-    """Return the command line and the parsers of its commands: of those named, or of all."""
-    parsers = {name: _COMMANDS[name].parser() for name in names or _COMMANDS}
-    return _assembled(parsers), parsers
-
-
-def _train_parser() -> ArgumentParser:
+def _add_train(parser: _Parser) -> None:
     from lossnet.training.tracking import TRACKERS
 
-    parser = _parser(
-        "Train on a data set and leave result, model, history and a report.",
-        TRAIN_EXAMPLES,
-        usage="lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
-    )
     _add_run(parser)
-    parser.add_argument(
-        "--seeds", type=int | None, help="so many runs, from --seed on, at once where possible"
-    )
+    parser.add_argument("--seeds", type=int, help="so many runs, from --seed on, at once where possible")
     parser.add_argument(
         "--sweep",
-        type=str | None,
         nargs="+",
         metavar="NAME=VALUES",
         help="a run for each of a setting's values a,b,c, and for all combinations",
     )
-    parser.add_argument("--output", type=Path | None, help="folder for what the run leaves")
+    parser.add_argument("--output", type=Path, help="folder for what the run leaves")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument(
         "--no-report", dest="report", action="store_false", help="leave the page about the run out"
     )
-    parser.add_argument("--track", type=str | None, help=f"follow epochs with {', '.join(TRACKERS)}")
-    _add_settings(parser, "settings (a recipe changes the defaults)")
-    return parser
+    parser.add_argument("--track", help=f"follow epochs with {', '.join(TRACKERS)}")
+    _add_settings(parser, "a recipe changes the defaults")
 
 
-def _tune_parser() -> ArgumentParser:
-    parser = _parser(
-        "Search for settings on validation data, and leave the best as a recipe.",
-        TUNE_EXAMPLES,
-        usage="lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
-    )
+def _add_tune(parser: _Parser) -> None:
     _add_run(parser)
-    parser.add_argument(
-        "--output", type=Path | None, help="folder for recipe and trials; else runs/tune/STUDY"
-    )
+    parser.add_argument("--output", type=Path, help="folder for recipe and trials; else runs/tune/STUDY")
     parser.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
     parser.add_argument(
         "--search",
-        type=str | None,
         nargs="+",
         metavar="NAME=VALUES",
         help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
     )
-    parser.add_argument(
-        "--study", type=str, default="", help="name in the storage; by default of data and method"
-    )
-    parser.add_argument("--storage", type=str, default="", help="database for workers on many machines")
-    _add_settings(parser, "settings (those given are not searched; a recipe changes the others' defaults)")
-    return parser
+    parser.add_argument("--study", default="", help="name in the storage; by default of data and method")
+    parser.add_argument("--storage", default="", help="database for workers on many machines")
+    _add_settings(parser, "those given are not searched, a recipe changes the others' defaults")
 
 
-def _evaluate_parser() -> ArgumentParser:
-    parser = _parser(
-        "Evaluate a model on a data set or a file with labels.",
-        "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
-        "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
-    )
+def _add_evaluate(parser: _Parser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder or its model folder")
-    parser.add_argument("data", type=str, help="a registered name, or a file, which counts whole")
+    parser.add_argument("data", help="a registered name, or a file, which counts whole")
     _add_others(parser)
-    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    parser.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
-    parser.add_argument("--device", type=str, default="cpu", help="cpu or cuda")
-    parser.add_argument("--output", type=Path | None, help="JSON file for the metrics")
-    return parser
+    parser.add_argument("--data-dir", type=Path, help="where data sets are")
+    parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--output", type=Path, help="JSON file for the metrics")
 
 
-def _predict_parser() -> ArgumentParser:
+def _add_predict(parser: _Parser) -> None:
     from lossnet.decoding import LABEL_DECODERS
 
-    parser = _parser(
-        "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
-        "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
-        "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
-    )
     parser.add_argument("model", type=Path, help="a run's folder or its model folder")
-    parser.add_argument("input", type=str | None, nargs="?", help="a file with the model's inputs")
+    parser.add_argument("input", nargs="?", help="a file with the model's inputs")
     _add_others(parser)
-    parser.add_argument("--text", type=str | None, help="sentences to tag, one on each line")
-    parser.add_argument("-o", "--output", type=Path | None, help="file, or folder of masks; else printed")
+    parser.add_argument("--text", help="sentences to tag, one on each line")
+    parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
     ways = ", ".join(LABEL_DECODERS)
-    parser.add_argument("--decode", type=str, default="", help=f"how labels are chosen: {ways}")
-    return parser
+    parser.add_argument("--decode", default="", help=f"how labels are chosen: {ways}")
 
 
-def _export_parser() -> ArgumentParser:
-    parser = _parser(
-        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
-        "example:\n  lossnet export runs/b0 b0.onnx",
-    )
+def _add_export(parser: _Parser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder or its model folder")
     parser.add_argument("file", type=Path, help="the ONNX file to write")
-    return parser
 
 
-def _serve_parser() -> ArgumentParser:
-    parser = _parser(
-        "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
-        "examples:\n  lossnet serve runs/b0\n"
-        "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
-    )
+def _add_serve(parser: _Parser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder or its model folder")
-    parser.add_argument("--host", type=str, default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
-    parser.add_argument("--token-file", type=Path | None, help="a file with what clients must know")
+    parser.add_argument("--token-file", type=Path, help="a file with what clients must know")
     parser.add_argument("--max-body", type=float, default=4, help="MiB of a request")
     parser.add_argument("--max-instances", type=int, default=256, help="in one request")
     parser.add_argument("--queue", type=int, default=128, help="requests that may wait")
     parser.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
-    return parser
 
 
-def _report_parser() -> ArgumentParser:
-    parser = _parser(
-        "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
-        "examples:\n  lossnet report runs/b0\n"
-        "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
-    )
+def _add_report(parser: _Parser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
-    parser.add_argument("--output", type=Path | None, help="HTML file; by default report.html in the first")
-    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    return parser
+    parser.add_argument("--output", type=Path, help="HTML file; by default report.html in the first")
+    parser.add_argument("--data-dir", type=Path, help="where data sets are")
 
 
-def _data_parser() -> ArgumentParser:
-    parser = _parser(
-        "List data sets, or show one.",
-        "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
-    )
+def _add_data(parser: _Parser) -> None:
     parser.add_argument("action", choices=["list", "show"], help="what to do")
-    parser.add_argument("name", type=str | None, nargs="?", help="the data set to show")
+    parser.add_argument("name", nargs="?", help="the data set to show")
     _add_data_options(parser)
-    return parser
-
-
-def _methods_parser() -> ArgumentParser:
-    return _parser("List methods and losses.", "example:\n  lossnet methods")
 
 
 class _Command(NamedTuple):
-    """A line of help, what makes the parser, and what runs."""
+    """A command: a line and a paragraph of help, examples, what adds its arguments, and what runs."""
 
     help: str
-    parser: Callable[[], ArgumentParser]
+    description: str
+    examples: str
+    add: Callable[[_Parser], None]
     run: Callable[[Namespace], None]
+    usage: str | None = None
+
+    def parser(self, name: str) -> _Parser:
+        """Return the parser of the command's arguments."""
+        texts = {"description": self.description, "epilog": self.examples, "usage": self.usage}
+        parser = _Parser(prog=f"lossnet {name}", **texts)
+        self.add(parser)
+        return parser
 
 
 _COMMANDS = {
-    "train": _Command("train a model", _train_parser, _train),
-    "tune": _Command("search for settings", _tune_parser, _tune),
-    "evaluate": _Command("evaluate a model", _evaluate_parser, _evaluate),
-    "predict": _Command("predict with a model", _predict_parser, _predict),
-    "export": _Command("write a model as ONNX", _export_parser, _export),
-    "serve": _Command("answer predictions over HTTP", _serve_parser, _serve),
-    "report": _Command("write a page about runs", _report_parser, _report),
-    "data": _Command("list or show data sets", _data_parser, _data),
-    "methods": _Command("list methods", _methods_parser, _methods),
+    "train": _Command(
+        "train a model",
+        "Train on a data set and leave result, model, history and a report.",
+        TRAIN_EXAMPLES,
+        _add_train,
+        _train,
+        "lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
+    ),
+    "tune": _Command(
+        "search for settings",
+        "Search for settings on validation data, and leave the best as a recipe.",
+        TUNE_EXAMPLES,
+        _add_tune,
+        _tune,
+        "lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
+    ),
+    "evaluate": _Command(
+        "evaluate a model",
+        "Evaluate a model on a data set or a file with labels.",
+        "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
+        "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
+        _add_evaluate,
+        _evaluate,
+    ),
+    "predict": _Command(
+        "predict with a model",
+        "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
+        "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
+        "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
+        _add_predict,
+        _predict,
+    ),
+    "export": _Command(
+        "write a model as ONNX",
+        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
+        "example:\n  lossnet export runs/b0 b0.onnx",
+        _add_export,
+        _export,
+    ),
+    "serve": _Command(
+        "answer predictions over HTTP",
+        "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
+        "examples:\n  lossnet serve runs/b0\n"
+        "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
+        _add_serve,
+        _serve,
+    ),
+    "report": _Command(
+        "write a page about runs",
+        "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
+        "examples:\n  lossnet report runs/b0\n"
+        "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
+        _add_report,
+        _report,
+    ),
+    "data": _Command(
+        "list or show data sets",
+        "List data sets, or show one.",
+        "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
+        _add_data,
+        _data,
+    ),
+    "methods": _Command(
+        "list methods",
+        "List methods and losses.",
+        "example:\n  lossnet methods",
+        lambda parser: None,
+        _methods,
+    ),
 }
 
 
-def _add_run(parser: ArgumentParser) -> None:
+def _add_run(parser: _Parser) -> None:
     """What to train, and on what."""
     from lossnet.build import METHODS
 
-    parser.add_argument("data", type=str, help="a name from 'lossnet data list', or a file")
-    parser.add_argument("--method", default="seal", choices=list(METHODS), help="how to train")
-    parser.add_argument("--loss", type=str, default="", help="see 'lossnet methods'")
+    parser.add_argument("data", help="a name from 'lossnet data list', or a file")
+    parser.add_argument("--method", choices=list(METHODS), help="how to train (default: seal)")
+    parser.add_argument("--loss", help="of the method; see 'lossnet methods'")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random")
-    parser.add_argument("--recipe", type=str | None, help="a recipe, such as bibtex/seal-nce, or a YAML file")
+    parser.add_argument("--recipe", help="a recipe, such as bibtex/seal-nce, or a YAML file")
     _add_data_options(parser)
-    parser.add_argument("--embeddings", type=Path | None, nargs="+", help="files with word vectors")
-    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--embeddings", type=Path, nargs="+", help="files with word vectors")
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_others(parser: ArgumentParser) -> None:
+def _add_others(parser: _Parser) -> None:
     parser.add_argument(
         "--with",
+        dest="others",
         type=Path,
         nargs="+",
         action="extend",
@@ -752,39 +758,47 @@ def _add_others(parser: ArgumentParser) -> None:
     )
 
 
-def _add_data_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path | None, help="where data sets are")
-    parser.add_argument("--split", type=Path | None, help="JSON: rows of train, valid, test")
-    parser.add_argument(
-        "--labels", type=str | None, nargs="+", help="label columns or patterns, for CSV and such"
-    )
-    parser.add_argument("--words", type=str | None, help="a column of texts, read as sentences, in a CSV")
+def _add_data_options(parser: _Parser) -> None:
+    parser.add_argument("--data-dir", type=Path, help="where data sets are")
+    parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
+    parser.add_argument("--labels", nargs="+", help="label columns or patterns, for CSV and such")
+    parser.add_argument("--words", help="a column of texts, read as sentences, in a CSV")
 
 
-def _add_settings(parser: ArgumentParser, title: str) -> None:
-    """A flag for each setting, with its type, default and help from `Settings`."""
-    from lossnet.settings import all_settings
+def _add_settings(parser: _Parser, note: str) -> None:
+    """Add a flag for each setting, in its group, with type, bounds, default and help from `Settings`."""
+    from lossnet.settings import GROUPS, settings_in
 
-    group = parser.add_argument_group(title)
-    for one in all_settings().values():
-        group.add_argument(_flag(one.name), type=one.type, default=one.default, help=one.help)
+    for group, about in GROUPS.items():
+        title = parser.add_argument_group(f"{group} settings", f"{about}; {note}")
+        for one in settings_in(group):
+            choices = "{" + ",".join(get_args(one.type)) + "}" if get_args(one.type) else None
+            metavar = choices or one.type.__name__.upper()
+            title.add_argument(
+                "--" + one.name.replace("_", "-"),
+                type=_typed(one.name),
+                default=argparse.SUPPRESS,
+                metavar=metavar,
+                help=f"{one.help} (default: {one.default})".replace("%", "%%"),
+            )
 
 
-def _flag(setting: str) -> str:
-    return "--" + setting.replace("_", "-")
+def _typed(name: str) -> Callable[[str], Any]:
+    """Return what reads a setting from the command line."""
+    from lossnet.settings import all_settings, checked
 
+    kind = all_settings()[name].type
+    words = {"true": True, "false": False, "yes": True, "no": False}
 
-def _set_recipe(parser: ArgumentParser, options: Namespace) -> None:
-    """Makes a recipe's settings the defaults: the one asked for, or the data set's own."""
-    from lossnet.build import default_loss
-    from lossnet.recipes import recipe_names_of, recipe_settings
+    def read(text: str) -> Any:
+        try:
+            value: Any = words.get(text.lower(), text) if kind is bool else text
+            return checked({name: int(value) if kind is int else value})[name]
+        except ValueError as error:
+            reason = str(error) if "invalid literal" not in str(error) else f"{name} cannot be {text!r}"
+            raise argparse.ArgumentTypeError(reason) from None
 
-    loss = options.loss or default_loss(options.method)
-    recipe = recipe_settings(options.data, options.method, loss, options.recipe)
-    if options.recipe:
-        recipe = {**recipe, **recipe_names_of(options.recipe)}
-    if recipe:
-        parser.set_defaults(recipe)
+    return read
 
 
 def _print(what: Table | str) -> None:

@@ -168,7 +168,7 @@ class _Exported(nn.Module):
         return {0: "batch"} if self._task.output.level == "instance" else self.input_axes
 
     def forward(self, x: Tensor) -> Tensor:
-        read, mask = self._task.input.exported(x, self._task.output.level)
+        read, mask = self._task.exported(x)
 
         def predict(inputs: Tensor) -> Tensor:
             probabilities: Tensor = self.method.predict(inputs, mask)
@@ -182,7 +182,7 @@ class _Exported(nn.Module):
 
     def wanted(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return what the model itself says of them."""
-        x, mask = self._task.input.exported(torch.from_numpy(inputs), self._task.output.level)
+        x, mask = self._task.exported(torch.from_numpy(inputs))
         relaxed, _ = self._model.probabilities(_Raw(x, mask))
         return np.asarray(relaxed.numpy(), dtype=np.float32)
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import fspath
 from typing import Any
 
 from lossnet.data import Coverage, DataError, Examples, Sentences, digest, read_embeddings
-from lossnet.data.registry import BROWN, AnyPath, Entry, Raw, find_clusters, find_embeddings, read_raw
-from lossnet.inputs import Fitting
+from lossnet.data.readers import read_frame
+from lossnet.data.registry import (
+    BROWN,
+    TOKEN_FEATURES,
+    AnyPath,
+    Entry,
+    Raw,
+    find_clusters,
+    find_embeddings,
+    read_raw,
+    split_data,
+)
+from lossnet.data.sentence_files import frame_texts
+from lossnet.inputs import Fitting, Input
+from lossnet.outputs import Output
 from lossnet.task import Task
 
-__all__ = ["Description", "Loaded", "describe", "load"]
+__all__ = ["Description", "Loaded", "describe", "gather", "load", "load_memory"]
 
 PARTS = ("train", "valid", "test")
 
@@ -97,10 +110,83 @@ def load(
     (32, 32)
     """
     raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
+    return _prepared(raw, data_dir, features, embeddings, task)
+
+
+def load_memory(
+    data: Any,
+    name: str = "arrays",
+    data_dir: AnyPath | None = None,
+    split: AnyPath | None = None,
+    labels: Any = None,
+    words: str | None = None,
+    seed: int = 0,
+    features: str | None = None,
+    embeddings: Sequence[AnyPath] | None = None,
+) -> Loaded:
+    """Return data that are in memory, split and prepared as `load` does those of a file.
+
+    ``data`` are `Examples`; a pair of inputs and outputs, see `gather`; or a data frame, which ``labels`` and
+    ``words`` say the same of as of a table in a file.  `Loaded` data are returned as they are.
+
+    >>> import pandas
+    >>> films = pandas.DataFrame({"length": range(60, 90), "short": [1] * 10 + [0] * 20})
+    >>> loaded = load_memory(films, labels=["short"])
+    >>> loaded.task.title, len(loaded.train), loaded.split_name
+    ('sets of labels from feature vectors', 18, 'stratified(seed=0)')
+    """
+    if isinstance(data, Loaded):
+        return data
+    if hasattr(data, "columns"):
+        examples: Examples = frame_texts(data, words, labels) if words else read_frame(data, labels)
+    elif labels is not None or words is not None:
+        raise DataError("labels= and words= name columns of a data frame or file; these data have none")
+    elif isinstance(data, Examples):
+        examples = data
+    elif isinstance(data, tuple) and len(data) == 2:
+        examples = gather(*data)
+    else:
+        what = f"data are a {type(data).__name__}; give a pair (X, Y), Examples, a data frame or Loaded"
+        raise DataError(what)
+    standardise = not getattr(examples.source, "is_sparse", False)
+    entry = Entry(name, "data in memory", standardise=standardise, features=TOKEN_FEATURES)
+    return _prepared(split_data(entry, examples, None, split, seed), data_dir, features, embeddings)
+
+
+def gather(x: Any, y: Any) -> Examples:
+    """Return inputs and outputs, as a user has them, as `Examples`: their kinds are found by how they look.
+
+    Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of
+    0 and 1, lists of tags, or arrays of masks.
+
+    >>> gather([[0.5], [2.0]], [[1, 0], [0, 1]]).target.names
+    ('label_0', 'label_1')
+    >>> gather([["Ann", "left"]], [["N", "V"]]).target.tags
+    (('N', 'V'),)
+    """
+    source = _found(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images").collect(x)
+    wanted = "rows of 0 and 1, lists of tags, or arrays of masks"
+    return Examples(source, _found(Output.kinds, y, "outputs", wanted).collect(y, source))
+
+
+def _found(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> Any:
+    kind = next((kind for kind in kinds.values() if kind.accepts(given)), None)
+    if kind is None:
+        raise DataError(f"the {what}, {reprlib.repr(given)}, are of no known kind; give {wanted}")
+    return kind
+
+
+def _prepared(
+    raw: Raw,
+    data_dir: AnyPath | None,
+    features: str | None,
+    embeddings: Sequence[AnyPath] | None,
+    task: Task | None = None,
+) -> Loaded:
     texts = [part.source for part in raw.parts if isinstance(part.source, Sentences)]
     if not texts and (features is not None or embeddings is not None):
         what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
-        raise DataError(f"{fspath(name_or_path)!r} {what}")
+        raise DataError(f"{raw.entry.name!r} {what}")
     fitting = Fitting(standardise=raw.entry.standardise)
     if texts and task is None:
         fitting = _token_fitting(raw.entry, texts[0], data_dir, features, embeddings)

@@ -9,26 +9,27 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import Optimizer
 
-from lossnet.build import METHODS, build, check_names, default_loss
+from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
-from lossnet.loading import Loaded
+from lossnet.loading import Loaded, load_memory
 from lossnet.loading import load as load_data
 from lossnet.model import Model
 from lossnet.own import OwnParts
-from lossnet.recipes import recipe_settings
+from lossnet.recipes import recipe_names_of, recipe_settings
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
@@ -37,14 +38,16 @@ from lossnet.training.tracking import Tracker, flat, tracker
 __all__ = [
     "Fitted",
     "Run",
+    "carry_out",
     "check_folder",
-    "completed",
     "find_device",
     "finish",
     "fit",
     "identity_of",
     "new_model",
     "read",
+    "resolve",
+    "settled",
     "source_of",
     "train",
     "trainer_of",
@@ -59,9 +62,11 @@ class Run:
 
     Args:
         data: a registered name or a file.
-        method: see ``lossnet methods``.
-        loss: of that method; its first by default.
-        settings: everything else that can be varied; by default the data set's recipe.
+        method: see ``lossnet methods``; by default the recipe's, else SEAL.
+        loss: of that method; by default the recipe's, else the method's first.
+        settings: everything else that can be varied; by default the recipe's.
+        recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
+        changes: settings by name that differ from the recipe's.
         seed: of initialisation, data order and dropout.
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
@@ -74,12 +79,17 @@ class Run:
         progress: show progress bars.
         track: ``tensorboard``, ``mlflow`` or ``wandb`` to be told of every epoch.
         own: a task net and an energy of your own.
+        optimizer: a class of optimizers, or a function of parameters and ``lr``; AdamW by default.
+        scheduler: makes a learning rate scheduler of an optimizer; by default rates are cut on plateaus.
+        callbacks: told of each epoch's history entry; one that returns True ends the stage.
     """
 
     data: str
-    method: str = "seal"
-    loss: str = ""
+    method: str | None = None
+    loss: str | None = None
     settings: Settings | None = None
+    recipe: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     output: Path | str | None = None
     data_dir: Path | str | None = None
@@ -92,12 +102,23 @@ class Run:
     progress: bool = True
     track: str | None = None
     own: OwnParts = field(default_factory=OwnParts)
+    optimizer: Callable[..., Optimizer] | None = None
+    scheduler: Callable[[Optimizer], Any] | None = None
+    callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] | None = None
 
 
-def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
-    """Trains, evaluates, writes ``run.output`` and returns the content of its ``result.json``.
+def train(run: Run, data: Any = None) -> dict[str, Any]:
+    """Train, evaluate, write ``run.output`` and return the content of its ``result.json``.
 
-    Under ``torchrun`` all processes train together, and the first one writes.
+    ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
+    called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
+
+    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows
+      of 0 and 1, lists of tags or arrays of masks;
+    - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
+    - `lossnet.data.Examples`, or `Loaded` data, which are split already.
+
+    Several processes train together, and the first one writes; see ``docs/parallel.md``.
 
     >>> run = Run("digits-pairs", "cross-entropy", settings=Settings(epochs=1), progress=False)
     >>> result = train(run)
@@ -105,8 +126,40 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     ('digits-pairs', 'cross-entropy', 0)
     >>> 0 < result["metrics"]["test"]["f1"] <= 1
     True
+
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> quick = {"method": "cross-entropy", "settings": Settings(epochs=1), "progress": False}
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> train(Run("signs", **quick), data=(X, X > 0))["split"]
+    'stratified(seed=0)'
+    >>> frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(positive=X[:, 0] > 0)
+    >>> train(Run("signs", labels=["positive"], **quick), data=frame)["dataset"]
+    'signs'
+    >>> sentences, tags = [["Ann", "left"], ["Bo", "saw", "Ann"]] * 9, [["N", "V"], ["N", "V", "N"]] * 9
+    >>> sorted(train(Run("names", **quick), data=(sentences, tags))["metrics"]["test"])
+    ['accuracy']
+    >>> images = np.random.default_rng(0).random((12, 8, 8))
+    >>> sorted(train(Run("bright", **quick), data=(images, images > 0.5))["metrics"]["test"])
+    ['iou', 'pixel_accuracy']
+    >>> from lossnet.data import MultiLabelData
+    >>> train(Run("signs", **quick), data=MultiLabelData.from_arrays(X, X > 0))["method"]
+    'cross-entropy'
     """
-    run = completed(run)
+    return carry_out(run, data).result
+
+
+class Outcome(NamedTuple):
+    """What a run leaves: the content of ``result.json``, the model and the data it was trained on."""
+
+    result: dict[str, Any]
+    model: Model
+    data: Loaded
+
+
+def carry_out(run: Run, data: Any = None) -> Outcome:
+    """Train as `train` does, and return the model and the data as well."""
+    run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
     output = None if run.output is None else Path(run.output)
     check_folder(output)
@@ -115,10 +168,9 @@ def train(run: Run, data: Loaded | None = None) -> dict[str, Any]:
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
-        if data is None:
-            data = read(run)
-        fitted = fit(run, data, follow=follow, processes=processes)
-        return finish(run, data, fitted, processes)
+        loaded = read(run, data)
+        fitted = fit(run, loaded, follow=follow, processes=processes)
+        return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
 
 
 def check_folder(output: Path | str | None) -> None:
@@ -135,42 +187,61 @@ def check_folder(output: Path | str | None) -> None:
         raise ValueError(f"{place} may not be written to; give another folder for the results")
 
 
-def completed(run: Run) -> Run:
-    """The run with its loss and settings filled in; a method or loss that does not exist is refused.
+def resolve(run: Run) -> Run:
+    """Return the run with its method, loss and settings settled; those that do not exist are refused.
 
-    >>> completed(Run("bibtex")).loss
-    'nce'
+    >>> resolved = resolve(Run("bibtex", changes={"samples": 3}))
+    >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
+    ('seal', 'nce', 3, 12)
     """
-    loss = run.loss or default_loss(run.method)
-    check_names(run.method, loss)
-    settings = run.settings or Settings(**recipe_settings(run.data, run.method, loss))
-    return dataclasses.replace(run, loss=loss, settings=settings)
+    if run.settings is not None and (run.recipe or run.changes):
+        raise ValueError("give settings, or a recipe and changes to it, not both")
+    names = {} if run.recipe is None else recipe_names_of(run.recipe)
+    method = run.method or names.get("method", DEFAULT_METHOD)
+    own = names.get("loss") if names.get("method", method) == method else None
+    loss = run.loss or own or default_loss(method)
+    check_names(method, loss)
+    settings = run.settings
+    if settings is None:
+        settings = Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
+    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
 
 
-def read(run: Run) -> Loaded:
-    """The data that a run is to be made on."""
-    return load_data(
-        run.data,
-        data_dir=run.data_dir,
-        split=run.split,
-        labels=run.labels,
-        words=run.words,
-        progress=run.progress,
-        features=(run.settings or Settings()).features or None,
-        embeddings=run.embeddings,
-    )
+def settled(run: Run) -> tuple[str, str, Settings]:
+    """Return the method, loss and settings of a run, as `resolve` settles them."""
+    if run.method is None or run.loss is None or run.settings is None:
+        run = resolve(run)
+    assert run.method is not None
+    assert run.loss is not None
+    assert run.settings is not None
+    return run.method, run.loss, run.settings
+
+
+def read(run: Run, data: Any = None) -> Loaded:
+    """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them."""
+    options: dict[str, Any] = {
+        "data_dir": run.data_dir,
+        "split": run.split,
+        "labels": run.labels,
+        "words": run.words,
+        "features": settled(run)[2].features or None,
+        "embeddings": run.embeddings,
+    }
+    if data is None:
+        return load_data(run.data, progress=run.progress, **options)
+    return load_memory(data, run.data, **options)
 
 
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
     """Writes what a trained run leaves in ``run.output`` and returns the content of its ``result.json``."""
     output = None if run.output is None else Path(run.output)
-    settings, processes = run.settings or Settings(), processes or Processes()
+    processes, (method, loss, settings) = processes or Processes(), settled(run)
     result = {
         "dataset": data.name,
         "data_digest": data.digest,
         "split": data.split_name,
-        "method": run.method,
-        "loss": run.loss,
+        "method": method,
+        "loss": loss,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -246,12 +317,12 @@ def identity_of(data: Loaded) -> dict[str, str]:
 
 def new_model(run: Run, data: Loaded) -> Model:
     """The model for a run on loaded data, with networks as they start."""
-    loss, settings = run.loss or default_loss(run.method), run.settings or Settings()
+    method, loss, settings = settled(run)
     task = dataclasses.replace(data.task, own=run.own)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
-        method = build(run.method, loss, settings, task)
-    return Model(method, (run.method, loss), settings, task, threshold=0.5)
+        built = build(method, loss, settings, task)
+    return Model(built, (method, loss), settings, task, threshold=0.5)
 
 
 def trainer_of(
@@ -269,6 +340,9 @@ def trainer_of(
         model.method,
         lr=METHODS[names["method"]].learning_rates(settings),
         weight_decay=settings.weight_decay,
+        optimizer=run.optimizer,
+        scheduler=run.scheduler,
+        callbacks=run.callbacks or (),
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
         patience=settings.patience,

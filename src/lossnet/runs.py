@@ -21,12 +21,13 @@ from lossnet.run import (
     Fitted,
     Run,
     check_folder,
-    completed,
     find_device,
     finish,
     identity_of,
     new_model,
     read,
+    resolve,
+    settled,
     source_of,
     train,
     trainer_of,
@@ -66,12 +67,12 @@ def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None
     """
     if seeds < 1:
         raise ValueError(f"--seeds must be 1 or more, not {seeds}")
-    run = completed(run)
+    run = resolve(run)
     sweep = sweep or {}
     made = []
     for values in itertools.product(*sweep.values()):
         changes = dict(zip(sweep, values, strict=True))
-        changed = Settings.of({**dataclasses.asdict(run.settings or Settings()), **changes})
+        changed = Settings.of({**dataclasses.asdict(settled(run)[2]), **changes})
         for seed in range(run.seed, run.seed + seeds):
             words = [f"{name}={value}" for name, value in {**changes, "seed": seed}.items()]
             folder = re.sub(r"[^\w.=+-]", "-", "-".join(words))
@@ -119,7 +120,7 @@ def train_many(
     if not runs:
         return []
     say = say or (lambda line: print(line, file=sys.stderr))
-    runs = [completed(run) for run in runs]
+    runs = [resolve(run) for run in runs]
     _check_folders(runs)
     find_device(runs[0].device)
     results: dict[int, dict[str, Any]] = {}
@@ -135,7 +136,7 @@ def train_many(
     loaded: dict[str, Loaded] = {}
     for group in groups.values():
         first = runs[group[0]]
-        features = (first.settings or Settings()).features  # of tokens, which are read with the data
+        features = (settled(first)[2]).features  # of tokens, which are read with the data
         if data is None and features not in loaded:
             loaded[features] = read(first)
         own = data or loaded[features]
@@ -179,7 +180,7 @@ def _finished(run: Run) -> dict[str, Any] | None:
     if result.get("source") != source_of(run):
         what = f"{path.parent} holds a run on other data ({result.get('source')}, not {source_of(run)})"
         raise ValueError(f"{what}; choose another --output")
-    wanted = (run.method, run.loss, run.seed, dataclasses.asdict(run.settings or Settings()))
+    wanted = (run.method, run.loss, run.seed, dataclasses.asdict(settled(run)[2]))
     if tuple(result.get(name) for name in ("method", "loss", "seed", "settings")) != wanted:
         raise ValueError(f"{path.parent} holds a run with other settings; choose another --output")
     return result
@@ -198,7 +199,7 @@ def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
 
 def _structure(run: Run) -> str:
     """What runs that are trained together have in common."""
-    settings = dataclasses.asdict(run.settings or Settings())
+    settings = dataclasses.asdict(settled(run)[2])
     same = {name: value for name, value in settings.items() if name not in NUMBERS}
     return json.dumps([run.method, run.loss, bool(settings["implicit_weight"]), same])
 
@@ -207,7 +208,7 @@ def _titles(runs: Sequence[Run]) -> list[str]:
     """What each run is called: its folder, or what tells it from the others."""
     swept, titles = _swept(runs), []
     for run in runs:
-        settings = dataclasses.asdict(run.settings or Settings())
+        settings = dataclasses.asdict(settled(run)[2])
         words = [*(f"{name}={settings[name]}" for name in swept), f"seed {run.seed}"]
         titles.append(", ".join(words) if run.output is None else Path(run.output).name)
     return titles
@@ -215,7 +216,7 @@ def _titles(runs: Sequence[Run]) -> list[str]:
 
 def _swept(runs: Sequence[Run]) -> list[str]:
     """The settings in which runs differ."""
-    first, *others = (dataclasses.asdict(run.settings or Settings()) for run in runs)
+    first, *others = (dataclasses.asdict(settled(run)[2]) for run in runs)
     return [name for name in first if any(settings[name] != first[name] for settings in others)]
 
 

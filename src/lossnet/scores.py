@@ -15,7 +15,8 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from lossnet.spaces import Mask, MultiLabel, Space, Tags, weighed
+from lossnet.ops import weighted_sum
+from lossnet.spaces import Mask, MultiLabel, Space, Tags
 from lossnet.spans import SpanCounts
 
 __all__ = [
@@ -101,7 +102,7 @@ class Accuracy(Score):
     """
 
     def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        return _ratio(weighed(candidates, truth), truth.flatten(1).sum(1, keepdim=True))
+        return _ratio(weighted_sum(candidates, truth), truth.flatten(1).sum(1, keepdim=True))
 
 
 class TokenCost(Accuracy):
@@ -120,7 +121,7 @@ class TokenCost(Accuracy):
 
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     total = candidates.flatten(1 - truth.dim()).sum(-1) + truth.flatten(1).sum(1, keepdim=True)
-    return weighed(candidates, truth), total
+    return weighted_sum(candidates, truth), total
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -166,10 +167,10 @@ EXACT_MATCH = Metric("exact_match", "exact match")
 HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", higher_is_better=False)
 IOU = Metric("iou", "IoU", headline=True)
 PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
+SPAN_F1 = Metric("span_f1", "span F1", headline=True)
 ACCURACY = Metric("accuracy", "accuracy", headline=True)
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
-SPAN_F1 = Metric("span_f1", "span F1", headline=True)
 
 
 def metric(name: str) -> Metric:

@@ -21,7 +21,7 @@ and the outputs of padded units are zeros, so that nothing computed from them ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -30,10 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lossnet import kernels
-from lossnet.coins import Coins
-from lossnet.precision import products
-from lossnet.sparse import beside
+from lossnet import ops
 from lossnet.trees import Tree, first_leaf, tree_map
 
 __all__ = [
@@ -50,7 +47,6 @@ __all__ = [
     "Weights",
     "best_path",
     "mean",
-    "weighed",
 ]
 
 
@@ -133,47 +129,6 @@ def mean(losses: Tensor, weight: Weights | None = None, term: str = "ce") -> Ten
     return losses.mean() if weight is None else (losses.view_as(weight) * weight).mean(-1)
 
 
-def weighed(y: Tensor, weights: Tensor) -> Tensor:
-    """``Σ weights · y`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``.
-
-    Weights are ``(batch, *event)``.
-
-    >>> weighed(torch.tensor([[[1.0, 0.0], [1.0, 1.0]]]), torch.tensor([[1.0, 2.0]]))
-    tensor([[1., 3.]])
-    """
-    found = kernels.weighed(y, weights)
-    if found is not None:
-        return found
-    units = 1 - weights.dim()
-    alike = y.dtype == weights.dtype
-    if y.is_cuda and alike and not torch.is_autocast_enabled("cuda"):
-        with products(y.device, rounded=False):
-            flat, column = y.flatten(units), weights.flatten(1).unsqueeze(2)
-            in_func = torch._C._functorch.maybe_current_level() is not None
-            if y.requires_grad and flat.dim() == 3 and not in_func:
-                total: Tensor = _Weighed.apply(flat, column)  # type: ignore[no-untyped-call]
-                return total.squeeze(-1)
-            return (flat @ column).squeeze(-1)
-    if y.device.type == "cpu" and alike and y.shape[units - 1] > 2 and not y.requires_grad:
-        # In this order: a CPU is slow at products with single columns.
-        return (weights.flatten(1).unsqueeze(1) @ y.flatten(units).transpose(-1, -2)).squeeze(-2)
-    return (y * weights.unsqueeze(1)).flatten(units).sum(-1)
-
-
-class _Weighed(torch.autograd.Function):
-    """``y w`` for columns ``w`` ``(batch, n, 1)``; a GPU is slow at products of columns with rows."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, column: Tensor) -> Tensor:
-        ctx.save_for_backward(y, column)
-        return y @ column
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        y, column = ctx.saved_tensors
-        return gradient * column.mT, y.mT @ gradient if ctx.needs_input_grad[1] else None
-
-
 class LogTerms(NamedTuple):
     """``log P(y) = Σ weights · y + constant``: weights ``(batch, *event)``, a constant ``(batch, 1)``.
 
@@ -186,7 +141,7 @@ class LogTerms(NamedTuple):
 
     def of(self, y: Tensor) -> Tensor:
         """``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
-        chosen = weighed(y, self.weights)
+        chosen = ops.weighted_sum(y, self.weights)
         return chosen if self.constant is None else chosen + self.constant
 
 
@@ -212,19 +167,12 @@ class Space(ABC):
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
         """What draws any number of outputs; see `sample`, which a space has by having this."""
 
-    def rounds(
-        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
-    ) -> Tensor:
-        """The truth and independent samples beside it, ``count`` times, ``(count, batch, 1 + K, *event)``."""
-        drawn = self.sample(logits, count * samples, mask).unflatten(1, (count, samples)).transpose(0, 1)
-        known = truth.unsqueeze(1).to(drawn.dtype)
-        return torch.cat([known.expand(count, *known.shape), drawn], 2)
-
     def __init_subclass__(cls) -> None:
-        if "sample" in cls.__dict__:
-            raise TypeError(
-                f"{cls.__name__}.sample would not be heard: a space says how to draw by `sampler`"
-            )
+        own = vars(cls)
+        if "sample" in own:
+            raise TypeError(f"{cls.__name__} overrides `sample`, which is never called; override `sampler`.")
+        if ("log_terms" in own or "log_prob" in own) and "cross_entropy" not in own:
+            cls.cross_entropy = Space.cross_entropy  # type: ignore[method-assign]  # by these
 
     @abstractmethod
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
@@ -277,16 +225,7 @@ class _Binary(Space):
         return self._masked(torch.sigmoid(logits), mask)
 
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
-        flip = self.coins(self._chances(logits))
-        return lambda count: self._masked(flip(count), mask)
-
-    def _chances(self, logits: Tensor) -> Tensor:
-        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
-        return torch.sigmoid(logits.detach()).nan_to_num()
-
-    def coins(self, chances: Tensor) -> Callable[..., Tensor]:
-        """Draws 1 with these chances ``(batch, *event)``, else 0, all independent; see `Coins.flip`."""
-        return Coins(chances).flip
+        return ops.Bernoulli.from_logits(logits, mask)
 
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
         # log P(y) = Σ_i y_i·l_i − softplus(l_i)
@@ -294,14 +233,7 @@ class _Binary(Space):
         return LogTerms(logits, -self._masked(F.softplus(logits), mask).flatten(1).sum(1, keepdim=True))
 
     def cross_entropy(self, logits: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-        if type(self).log_terms is not _Binary.log_terms or type(self).log_prob is not Space.log_prob:
-            return super().cross_entropy(logits, truth, mask)
-        logits = self._masked(logits, mask)
-        # In one go, by fewer steps than `log_terms` takes.
-        found = kernels.cross_entropy(logits, truth) if mask is None else None
-        if found is not None:
-            return found
-        return self._masked(F.softplus(logits) - truth * logits, mask).flatten(1).sum(1)
+        return ops.cross_entropy(self._masked(logits, mask), truth, mask)
 
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._masked(y.clamp(0, 1), mask)
@@ -324,40 +256,6 @@ class MultiLabel(_Binary):
 
     labels: int
     event_dims = 1
-
-    def rounds(
-        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
-    ) -> Tensor:
-        if type(self) is not MultiLabel:  # which may draw otherwise
-            return super().rounds(logits, truth, samples, count, mask)
-        return self.by_chance(Tensor.uniform_, logits, truth, samples, count, mask)
-
-    def by_chance(
-        self,
-        fill: Callable[[Tensor], object],
-        logits: Tensor,
-        truth: Tensor,
-        samples: int,
-        count: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        """`rounds` where they belong at once: copies of so many numbers would take longer than drawing them.
-
-        ``fill`` puts uniform numbers of [0, 1) into tensors ``(batch, …)``; kernels and CPUs draw without it.
-        """
-        found = kernels.candidates(logits, truth, samples, count) if mask is None else None
-        if found is not None:
-            return found
-        if logits.device.type == "cpu":
-            sets = self.coins(self._chances(logits))(count * samples, torch.bool)
-            sets = sets if mask is None else sets & mask.bool().unsqueeze(1)
-            return beside(truth, sets.unflatten(1, (count, samples)).transpose(0, 1), logits.dtype)
-        chances = self._chances(logits).unsqueeze(1)
-        drawn = chances.new_empty(count, len(chances), 1 + samples, self.labels)
-        fill(drawn.transpose(0, 1))
-        drawn = self._masked(torch.lt(drawn, chances, out=drawn), mask)
-        drawn[:, :, 0] = truth
-        return drawn
 
     def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         x = first_leaf(x)
@@ -626,9 +524,13 @@ class Prediction:
         """Without what can be computed again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def rounds(self, truth: Tensor, samples: int, count: int) -> Tensor:
-        """The truth and as many samples beside it, ``count`` times, ``(count, batch, 1 + K, *event)``."""
-        return self.space.rounds(self.logits, truth, samples, count, self.mask)
+    def candidate_batches(self, truth: Tensor, samples: int, count: int) -> Iterator[Tensor]:
+        """Yield the truth and fresh samples behind it, ``(batch, 1 + K, *event)``, ``count`` times."""
+        return ops.candidate_batches(self._sampler, truth, samples, count)
+
+    def __init_subclass__(cls) -> None:
+        if "sample" in vars(cls) and "candidate_batches" not in vars(cls):
+            raise TypeError(f"{cls.__name__} overrides `sample`; override `candidate_batches` as well.")
 
     def perturb(self, count: int, std: float) -> Tensor:
         """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""

@@ -20,7 +20,7 @@ def predict(model: Predictor, path: Path, device: torch.device | str = "cpu") ->
     """Yield the inputs of a file in parts, with probabilities ``(instances, *event)``."""
     task = model.task
     for part in task.input.stream(path, task.output.names):
-        prepared = part.examples.replace(task.prepare_inputs(part.examples.source))
+        prepared = task.prepare_inputs(part.examples.source)
         relaxed, _ = model.probabilities(prepared, device)
         yield Predicted(prepared.source, relaxed, part.names)
 
@@ -42,7 +42,8 @@ def evaluate(model: Predictor, path: Path, device: torch.device | str = "cpu") -
         source, target = part.examples.source, part.examples.target
         if target is None:
             raise ValueError(f"{path} has no {task.output.kind}; give a file with them")
-        data = part.examples.replace(task.prepare_inputs(source), prepare(target))
+        inputs = task.prepare_inputs(source)
+        data = inputs.replace(inputs.source, prepare(target), inputs.masked)
         relaxed, truth = model.probabilities(data, device)
         assert truth is not None
         meter.add(relaxed, truth)

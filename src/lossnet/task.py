@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from lossnet.data import DataError, Examples, Source
 from lossnet.energies import Energy
@@ -64,22 +64,34 @@ class Task:
         prepare = self.output.preparing(lambda: targets)
         return [
             part.replace(
-                self.prepare_inputs(part.source), None if part.target is None else prepare(part.target)
+                self.input.prepare(part.source),
+                None if part.target is None else prepare(part.target),
+                self._masked,
             )
             for part in parts
         ]
 
-    def prepare_inputs(self, source: Source) -> Source:
-        """Return inputs as networks read them."""
-        return self.input.prepare(source, self.output.level)
+    def prepare_inputs(self, source: Source) -> Examples:
+        """Return inputs as networks read them, as data without truth."""
+        return Examples(self.input.prepare(source), masked=self._masked)
 
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
-        return Examples(self.prepare_inputs(self.input.read(x)))
+        return self.prepare_inputs(self.input.read(x))
 
     def read_items(self, items: Sequence[Any]) -> Examples:
         """Return instances that came over HTTP as prepared data without truth."""
-        return Examples(self.prepare_inputs(self.input.collate(items)))
+        return self.prepare_inputs(self.input.collate(items))
+
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what a network reads, and its mask, from the raw input of an exported file; traced."""
+        read, mask = self.input.exported(x)
+        return read, mask if self._masked else None
+
+    @property
+    def _masked(self) -> bool:
+        """Whether outputs have the inputs' units; labels of a whole sentence have not."""
+        return self.output.level != "instance"
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""

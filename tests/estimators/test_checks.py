@@ -6,7 +6,7 @@ from lossnet import MultiLabelClassifier
 
 SMALL = {"task_hidden": 32, "energy_hidden": 8, "global_hidden": 4, "samples": 4}
 ESTIMATOR = MultiLabelClassifier(
-    method="seal", epochs=15, batch_size=256, learning_rate=0.05, settings=SMALL, device="cpu"
+    method="seal", epochs=15, batch_size=256, learning_rate=0.05, **SMALL, device="cpu"
 )
 
 _STOCHASTIC = (

@@ -25,7 +25,7 @@ SMALL = {"task_hidden": 16, "energy_hidden": 8, "global_hidden": 4, "samples": 4
 
 
 def quick(**changes):
-    usual = {"epochs": 4, "learning_rate": 0.02, "settings": SMALL, "random_state": 0, "device": "cpu"}
+    usual = {"epochs": 4, "learning_rate": 0.02, **SMALL, "random_state": 0, "device": "cpu"}
     return MultiLabelClassifier(**{**usual, **changes})
 
 
@@ -57,7 +57,7 @@ def test_it_learns_and_says_how_well(problem):
     assert classifier.score(x[90:], y[90:]) > 0.8
     chosen = classifier.predict(x[90:])
     probabilities = classifier.predict_proba(x[90:])
-    np.testing.assert_array_equal(chosen, probabilities.astype(np.float32) >= classifier.model_.threshold)
+    np.testing.assert_array_equal(chosen, probabilities >= classifier.model_.threshold)
     overlap, total = (chosen & y[90:]).sum(1), chosen.sum(1) + y[90:].sum(1)
     f1 = 2 * overlap / np.maximum(total, 1)
     labelled = y[90:].any(1)
@@ -183,7 +183,7 @@ def test_weights_equal_repeated_rows_where_the_loss_sees_all_of_them(problem):
     x, y = problem
     times = np.random.default_rng(1).integers(0, 4, size=120)
     full = {"batch_size": 1000, "validation_fraction": 0, "method": "cross-entropy", "epochs": 10}
-    full["settings"] = {**SMALL, "task_dropout": 0.0, "patience": 100}
+    full |= {"task_dropout": 0.0, "patience": 100}
     rows = np.repeat(np.arange(120), times)
     given = {"X_val": x, "y_val": y}  # the same rows choose the epoch, then
     repeated = quick(**full).fit(x[rows], y[rows], **given)
@@ -246,9 +246,9 @@ def test_random_states_decide_everything(problem):
 
 
 def test_parameters_become_settings(problem):
-    classifier = quick(epochs=np.int64(2), batch_size=16, settings={**SMALL, "energy_lr": 0.5, "epochs": 1})
+    classifier = quick(epochs=np.int64(2), batch_size=16, energy_lr=0.5)
     settings = classifier.fit(*problem).model_.settings
-    expected = {**SMALL, "epochs": 1, "batch_size": 16, "task_lr": 0.02, "energy_lr": 0.5}
+    expected = {**SMALL, "epochs": 2, "batch_size": 16, "task_lr": 0.02, "energy_lr": 0.5}
     assert settings == Settings(**expected)
     assert classifier.model_.names == ("seal", "nce")
 
@@ -259,7 +259,8 @@ def test_parameters_become_settings(problem):
         ({"method": "magic"}, "no method 'magic'"),
         ({"loss": "dice"}, "seal has no loss 'dice'"),
         ({"method": "crf"}, "not for labels"),
-        ({"settings": {"speed": 3}}, "unknown setting 'speed'"),
+        ({"inputs": "smells"}, "no inputs 'smells'"),
+        ({"threads": 0}, "threads must be above 0"),
         ({"epochs": "many"}, "epochs cannot be 'many'"),
         ({"epochs": 0}, "epochs must be above 0"),
         ({"validation_fraction": 1.5}, "above 0 and below 1"),
@@ -283,8 +284,7 @@ def test_unfitted_estimators_say_so(problem):
 @pytest.mark.parametrize("method", ["cross-entropy", "seal", "implicit", "dvn", "infnet-plus"])
 def test_data_may_come_bit_by_bit(problem, method):
     x, y = problem
-    settings = {**SMALL, "inference_steps": 3}
-    classifier = quick(method=method, settings=settings)
+    classifier = quick(method=method, inference_steps=3)
     for _ in range(2):
         for rows in np.split(np.arange(120), 3):
             assert classifier.partial_fit(x[rows], y[rows]) is classifier
@@ -370,7 +370,7 @@ def test_cross_validation(problem):
 @pytest.mark.parametrize("method", ["seal", "cross-entropy", "dvn", "nce-energy", "seal-static"])
 def test_pickles_predict_the_same(problem, method):
     x, y = problem
-    classifier = quick(method=method, epochs=1, settings={**SMALL, "inference_steps": 3}).fit(x, y)
+    classifier = quick(method=method, epochs=1, inference_steps=3).fit(x, y)
     for again in (pickle.loads(pickle.dumps(classifier)), copy.deepcopy(classifier)):
         np.testing.assert_array_equal(again.predict_proba(x), classifier.predict_proba(x))
         assert again.get_params() == classifier.get_params()
@@ -385,13 +385,13 @@ def test_pickles_hold_safetensors_and_json_but_nothing_of_torch(fitted):
     assert not [name for name in names if name.startswith("torch")]
     files = fitted.__getstate__()["model_"]
     assert sorted(files) == ["energy.safetensors", "model.json", "model.safetensors"]
-    assert json.loads(files["model.json"])["format"] == 2
+    assert json.loads(files["model.json"])["format"] == 3
 
 
 def test_a_damaged_pickle_is_refused(fitted):
     state = fitted.__getstate__()
     files = {**state["model_"], "model.safetensors": b"\x00" * 100}
-    with pytest.raises(ModelError, match="not as it was written"):
+    with pytest.raises(ModelError, match="checksum mismatch"):
         quick().__setstate__({**state, "model_": files})
 
 

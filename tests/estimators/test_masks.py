@@ -7,8 +7,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from lossnet import Segmenter
-from lossnet.data import load
-from lossnet.data.errors import DataError
+from lossnet.data import DataError
+from lossnet.loading import load
 
 SMALL = {"image_net": "unet", "image_width": 4, "samples": 2}
 
@@ -21,7 +21,7 @@ def quick(**changes):
         "batch_size": 8,
         "random_state": 0,
     }
-    return Segmenter(**{**usual, "settings": SMALL, "device": "cpu", **changes})
+    return Segmenter(**{**usual, **SMALL, "device": "cpu", **changes})
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_validation_images_and_their_masks_are_given_together(scenes):
 
 def test_images_may_come_bit_by_bit(scenes):
     images, masks = scenes
-    segmenter = quick(method="seal", settings={**SMALL, "crop": 24, "flips": True})
+    segmenter = quick(method="seal", crop=24, flips=True)
     for rows in np.split(np.arange(40), 2):
         segmenter.partial_fit(images[rows], masks[rows])
     assert segmenter.n_iter_ == 2

@@ -38,7 +38,7 @@ SPANS = [spans(sentence) for sentence in SENTENCES]
 
 def quick(**changes):
     usual = {"method": "cross-entropy", "epochs": 12, "learning_rate": 0.03, "validation_fraction": 0.2}
-    return SequenceTagger(**{**usual, "settings": SMALL, "random_state": 0, "device": "cpu", **changes})
+    return SequenceTagger(**{**usual, **SMALL, "random_state": 0, "device": "cpu", **changes})
 
 
 @pytest.mark.parametrize("method", ["cross-entropy", "crf", "seal"])
@@ -91,10 +91,10 @@ def test_validation_sentences_and_their_tags_are_given_together():
 
 
 def test_features_are_a_choice():
-    tagger = quick(epochs=1, settings={**SMALL, "features": "shape"}).fit(SENTENCES, PARTS)
-    assert list(tagger.model_.task.lexicon.features) == ["shape"]
+    tagger = quick(epochs=1, features="shape").fit(SENTENCES, PARTS)
+    assert list(tagger.model_.task.input.lexicon.features) == ["shape"]
     with pytest.raises(ValueError, match="no feature 'colour'"):
-        quick(settings={"features": "colour"}).fit(SENTENCES, PARTS)
+        quick(features="colour").fit(SENTENCES, PARTS)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def files(tmp_path):
 
 def test_word_vectors_from_a_mapping_or_from_files(files):
     tagger = quick(embeddings=VECTORS).fit(SENTENCES, SPANS)
-    words, vectors = tagger.model_.task.lexicon.words, vectors_of(tagger)
+    words, vectors = tagger.model_.task.input.lexicon.words, vectors_of(tagger)
     for word, row in VECTORS.items():
         np.testing.assert_array_equal(vectors[words.number(word)], row)
     assert tagger.predict([["Bo", "saw", "Lima"]]) == [["B-PER", "O", "B-LOC"]]  # it never saw Lima
@@ -157,7 +157,7 @@ def test_word_vectors_from_a_mapping_or_from_files(files):
     copied = clone(tagger)
     assert copied.get_params()["embeddings"] == VECTORS
     assert not hasattr(copied, "model_")
-    tuned = quick(epochs=1, embeddings=VECTORS, settings={**SMALL, "tune_embeddings": True})
+    tuned = quick(epochs=1, embeddings=VECTORS, tune_embeddings=True)
     assert (vectors_of(tuned.fit(SENTENCES, SPANS)) != vectors).any()
 
 

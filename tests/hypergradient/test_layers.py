@@ -441,7 +441,7 @@ def test_layers_that_read_sparse_inputs_are_thin_too(make, few):
     problem.gradient(solver)
     assert solver.curvature.seen == THIN
     (layer,) = thin_layers(problem.inner(), problem.theta).values()
-    assert (layer.few is not None) == few
+    assert (layer.sparse is not None) == few
     weights, gradient = torch.randn(INPUTS, OUTPUTS).double(), torch.randn(ROWS, OUTPUTS).double()
     torch.testing.assert_close(layer.move(weights), problem.x @ weights)
     torch.testing.assert_close(layer.weights(gradient), problem.x.T @ gradient)

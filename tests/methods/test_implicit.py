@@ -8,22 +8,22 @@ from itertools import pairwise
 
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacrev
 
 import lossnet
 from lossnet.build import build
-from lossnet.coins import Coins
-from lossnet.data import load as load_data
 from lossnet.energies import Energy, LabelInteraction, Local, Sum
 from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
+from lossnet.loading import load as load_data
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Ranking, Regression, TaskLoss
 from lossnet.methods import SEAL, Implicit
 from lossnet.nets import MLP
+from lossnet.ops import Bernoulli
 from lossnet.scores import F1, Accuracy, Hamming, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
+from lossnet.task import Task
 from lossnet.training import Interrupted, Trainer
 
 INPUTS, LABELS, ROWS = 3, 3, 5
@@ -140,7 +140,7 @@ class Dense:
         self.theta, self.phi = flat(task_net.parameters()), flat(energy.parameters())
         self.now = logits_of(task_net, self.theta, batch.x)
         torch.manual_seed(seed)
-        self.samples = Coins(torch.sigmoid(self.now)).flip(4)
+        self.samples = Bernoulli(torch.sigmoid(self.now))(4)
 
     def inner(self, theta, phi):
         logits = logits_of(self.task_net, theta, self.batch.x)
@@ -397,7 +397,7 @@ def test_the_cap_was_reached_in_these_tests(task_net, energy, batch):
 def test_the_implicit_term_is_part_of_every_so_many_th_step(
     task_net, energy, batch, steps, every, expected, monkeypatch
 ):
-    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 1)  # each step draws when its turn comes
+    monkeypatch.setattr("lossnet.ops.candidates.OF_EACH", 1)  # each step draws when its turn comes
     method = Implicit(task_net, energy, SPACE, CD(4), energy_steps=steps, task_steps=2, every=every)
     seal = SEAL(task_net, energy, SPACE, CD(4), energy_steps=steps)
     torch.manual_seed(7)
@@ -570,7 +570,7 @@ class Stopping(Sized):
 
 def made(seed=0, loss="nce", **changes):
     torch.manual_seed(seed)
-    return build("implicit", loss, replace(SMALL, **changes), LabelTask.of_size(6, 4))
+    return build("implicit", loss, replace(SMALL, **changes), Task.of_sizes(6, 4))
 
 
 def trainer(method, **options):

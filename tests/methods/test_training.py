@@ -6,7 +6,6 @@ from collections.abc import Sized
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import Tensor, nn
 
 from lossnet.build import METHODS, build
@@ -17,6 +16,7 @@ from lossnet.methods import DVN, SEAL, CrossEntropy, InfNet, NCEEnergy
 from lossnet.scores import Accuracy, IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Tags
+from lossnet.task import Task
 from lossnet.training import Trainer
 from lossnet.training.engines import Eager
 
@@ -53,7 +53,7 @@ def identical(one, other):
 def test_every_method_and_loss_trains_and_predicts_probabilities(make_data, method, loss):
     train, valid = make_data(40), make_data(20, seed=1)
     torch.manual_seed(0)
-    built = build(method, loss, SMALL, LabelTask.of_size(6, 4))
+    built = build(method, loss, SMALL, Task.of_sizes(6, 4))
     before = {name: weights(net) for name, net in built.named_children()}
     history = trainer(built).fit(train, valid)
     assert [entry["stage"] for entry in history] == [stage.name for stage in built.stages()]
@@ -97,7 +97,7 @@ def parts(snapshot, network):
     ],
 )
 def test_the_last_stage_leaves_the_other_network_bitwise_alone(make_data, method, loss, frozen, trained):
-    built = build(method, loss, SMALL, LabelTask.of_size(6, 4))
+    built = build(method, loss, SMALL, Task.of_sizes(6, 4))
     spy = Spy(torch.device("cpu"))
     trainer(built, max_epochs=2, engine=spy).fit(make_data(40), make_data(20, seed=1))
     first, last, end = spy.log[0], spy.log[-1], weights(built)
@@ -107,7 +107,7 @@ def test_the_last_stage_leaves_the_other_network_bitwise_alone(make_data, method
 
 
 def test_frozen_networks_have_no_dropout_and_trained_ones_do(make_data):
-    built = build("nce-energy", "nce", SMALL, LabelTask.of_size(6, 4))
+    built = build("nce-energy", "nce", SMALL, Task.of_sizes(6, 4))
     modes = []
 
     def watch(method, batch, original):
@@ -126,7 +126,7 @@ def test_seal_learns(make_data):
     train, valid = make_data(200), make_data(60, seed=1)
     torch.manual_seed(0)
     settings = Settings(task_hidden=16, energy_hidden=16, global_hidden=8, task_dropout=0.0)
-    built = build("seal", "nce", settings, LabelTask.of_size(6, 4))
+    built = build("seal", "nce", settings, Task.of_sizes(6, 4))
     history = trainer(built, max_epochs=12, lr=1e-2).fit(train, valid)
     assert max(entry["f1"] for entry in history) > 0.9
 

@@ -216,7 +216,8 @@ def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energ
     torch.manual_seed(7)
     prediction = Prediction(SPACE, task_net(batch.x).detach())
     if isinstance(loss, Ranking):  # which draws for both steps at once
-        first, second = prediction.rounds(batch.y, loss.samples, 2)[:, :, 1:]
+        batches = prediction.candidate_batches(batch.y, loss.samples, 2)
+        first, second = (candidates[:, 1:] for candidates in batches)
     else:
         first, second = loss.propose(prediction), loss.propose(prediction)
     assert torch.equal(first, second) == (name in ("margin", "regression"))

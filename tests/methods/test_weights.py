@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import build
-from lossnet.data import Lexicon, MaskData, MultiLabelData, Sentences, Weighted
+from lossnet.data import MaskData, MultiLabelData, TaggedSentences, Weighted
+from lossnet.inputs import Images
+from lossnet.outputs import Masks
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, mean
+from lossnet.task import Task
 
 SMALL = Settings(
     task_hidden=6, energy_hidden=6, global_hidden=3, task_dropout=0, energy_dropout=0, inference_steps=4
@@ -33,19 +35,20 @@ NAMES = [
 def label_problem():
     random = np.random.default_rng(0)
     y = random.random((5, 3)) < 0.5
-    return LabelTask.of_size(4, 3), MultiLabelData.from_arrays(random.normal(size=(5, 4)), y)
+    return Task.of_sizes(4, 3), MultiLabelData.from_arrays(random.normal(size=(5, 4)), y)
 
 
 def mask_problem():
     random = np.random.default_rng(0)
-    return MaskTask(1, (8, 8)), MaskData.from_arrays(random.random((5, 8, 8)), random.random((5, 8, 8)) < 0.5)
+    data = MaskData.from_arrays(random.random((5, 8, 8)), random.random((5, 8, 8)) < 0.5)
+    return Task(Images(1, (8, 8)), Masks()), data
 
 
 def tag_problem():
     tokens = (("a", "b"), ("b",), ("a", "a", "b"), ("c", "a"), ("b", "b"))
-    read = Sentences(tokens, tuple(tuple("XY"[word == "b"] for word in words) for words in tokens))
-    task = TagTask(Lexicon.fit(read, tags=("X", "Y")))
-    return task, read.encoded(task.lexicon)
+    read = TaggedSentences(tokens, tuple(tuple("XY"[word == "b"] for word in words) for words in tokens))
+    task = Task.fit([read])
+    return task, *task.prepare([read])
 
 
 def gradients(method, batch):

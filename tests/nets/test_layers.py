@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lossnet.nets import MLP, InputLayer, linear
-from lossnet.sparse import SPARSE_SHARE, few_values
+from lossnet.ops.sparse import SPARSE_SHARE, nonzeros
 
 ROWS, INPUTS, OUTPUTS = 6, 40, 5
 
@@ -46,7 +46,7 @@ def test_every_form_of_inputs_gives_what_linear_gives_with_gradients_of_three_or
         x = torch.randn(shape, dtype=torch.float64)
     layer.train(form != "evaluation")
     read = x.to_sparse_csr() if form == "csr" else x
-    assert (form in ("few", "csr")) == (layer.training and few_values(read) is not None)
+    assert (form in ("few", "csr")) == (layer.training and nonzeros(read) is not None)
 
     def derivatives(module, inputs):
         """The gradient, and the gradient of its length, and the gradient of that's length."""

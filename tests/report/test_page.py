@@ -395,6 +395,14 @@ def test_what_is_fresh_is_neither_read_nor_loaded(request, fixture, tmp_path, mo
     assert page.source == expected.source
 
 
+def test_data_of_the_same_content_are_not_measured_again(label_runs, tmp_path, monkeypatch):
+    """Which takes longest where labels are many."""
+    monkeypatch.delattr(Labels, "meter")
+    monkeypatch.delattr(Output, "meter")
+    page = Page(write(label_runs, tmp_path / "page.html", progress=False))
+    assert "Examples" in page.texts
+
+
 def test_fresh_runs_are_compared_with_others(label_runs, tmp_path):
     """Data in memory will do for all of them, and only the others are measured again."""
     source = json.loads((label_runs[0] / "result.json").read_text())["source"]

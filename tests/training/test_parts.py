@@ -2,9 +2,9 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -14,6 +14,7 @@ from lossnet.methods import CrossEntropy
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
+from lossnet.task import Task
 from lossnet.training import (
     Checkpoint,
     CheckpointError,
@@ -28,7 +29,7 @@ SMALL = Settings(task_hidden=8, energy_hidden=8, global_hidden=4, samples=4, tas
 
 def trainer(start=0, names=("seal", "nce"), **options):
     torch.manual_seed(start)
-    method = build(*names, SMALL, LabelTask.of_size(6, 4))
+    method = build(*names, SMALL, Task.of_sizes(6, 4))
     return Trainer(method, **{"max_epochs": 4, "batch_size": 16, "progress": False, "lr": 0.02, **options})
 
 
@@ -192,7 +193,7 @@ class Counting:
 
     def __call__(self, entry):
         self.seen += 1
-        return bool(self.seen == self.at)
+        return np.bool_(self.seen == self.at)
 
     def state_dict(self):
         return {"seen": self.seen.clone()}
@@ -203,7 +204,7 @@ class Counting:
 
 def test_callbacks_see_each_entry_and_may_stop(train, valid):
     seen = []
-    history = trainer(callbacks=[Counting(2), seen.append]).fit(train, valid)
+    history = trainer(callbacks=[Counting(2), seen.append, lambda entry: "words"]).fit(train, valid)
     assert len(history) == 2
     assert seen == history
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from safetensors.torch import load_file, save_file
 
 from lossnet.build import build
 from lossnet.cli import main
 from lossnet.settings import Settings
+from lossnet.task import Task
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
 from lossnet.training.checkpoint import optimizer_state, pack, restore_optimizer, unpack
 from lossnet.training.engines.descent import descend
@@ -39,7 +39,7 @@ BATCHES = 3  # an epoch of 40 rows
 
 def made(names, seed=0):
     torch.manual_seed(seed)
-    return build(*names, SMALL, LabelTask.of_size(6, 4))
+    return build(*names, SMALL, Task.of_sizes(6, 4))
 
 
 def trainer(method, **options):
@@ -454,7 +454,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_of_is_refused(train, valid, 
 
 def test_resuming_other_networks_is_refused(train, valid, checkpoint):
     trainer(made(CASES[0]), checkpoint=checkpoint, checkpoint_every=0).fit(train, valid)
-    wider = build(*CASES[0], dataclasses.replace(SMALL, task_hidden=9), LabelTask.of_size(6, 4))
+    wider = build(*CASES[0], dataclasses.replace(SMALL, task_hidden=9), Task.of_sizes(6, 4))
     for other in (made(CASES[1]), wider):
         with pytest.raises(CheckpointError, match="other networks"):
             trainer(other, checkpoint=checkpoint).fit(train, valid, resume=True)

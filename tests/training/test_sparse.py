@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from scipy import sparse
 
 from lossnet.build import build
 from lossnet.data import MultiLabelData, SparseData, Weighted
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
+from lossnet.task import Task
 from lossnet.training import Trainer
 
 METHODS = [("cross-entropy", "soft-f1"), ("seal", "nce"), ("implicit", "nce"), ("dvn", "regression")]
@@ -43,7 +43,7 @@ def weights_after(method, loss, data, epochs=2):
         task_hidden=12, energy_hidden=12, global_hidden=7, samples=4, energy_steps=2, inference_steps=3
     )
     torch.manual_seed(0)
-    trained = build(method, loss, settings, LabelTask.of_size(INPUTS, LABELS)).double()
+    trained = build(method, loss, settings, Task.of_sizes(INPUTS, LABELS)).double()
     trainer = Trainer(trained, lr=0.01, max_epochs=epochs, batch_size=16, progress=False)
     trainer.fit(Double(data), Double(data))
     return trained.state_dict()
@@ -54,7 +54,7 @@ def test_sparse_batches_few_values_and_dense_products_train_alike(method, loss, 
     data = rows()
     assert isinstance(data.sparse(width=INPUTS), SparseData)
     found = [weights_after(method, loss, data.sparse(width=INPUTS)), weights_after(method, loss, data)]
-    monkeypatch.setattr("lossnet.sparse.SPARSE_SHARE", -1.0)
+    monkeypatch.setattr("lossnet.ops.sparse.SPARSE_SHARE", -1.0)
     plain = weights_after(method, loss, data)
     for weights in found:
         torch.testing.assert_close(weights, plain, rtol=1e-7, atol=1e-9)

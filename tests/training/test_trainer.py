@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from lossnet.data.dataset import ResidentData
-from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
@@ -17,6 +16,7 @@ from lossnet.nets import MLP
 from lossnet.scores import metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
+from lossnet.task import Task
 from lossnet.training import NonFiniteLoss, Trainer, predict
 from lossnet.training.engines import Eager, descent
 from lossnet.training.evaluation import are_sets
@@ -35,7 +35,7 @@ SMALL = Settings(
 
 def made(method="cross-entropy", loss="none", settings=SMALL):
     torch.manual_seed(0)
-    return build(method, loss, settings, LabelTask.of_size(6, 4))
+    return build(method, loss, settings, Task.of_sizes(6, 4))
 
 
 def net():
@@ -145,7 +145,7 @@ def test_fit_leaves_the_global_generators_alone(train, valid):
     expected = (torch.rand(3), np.random.rand())
     torch.manual_seed(11)
     np.random.seed(11)
-    method = build("seal", "nce", SMALL, LabelTask.of_size(6, 4))
+    method = build("seal", "nce", SMALL, Task.of_sizes(6, 4))
     torch.manual_seed(11)
     fit(method, train, valid)
     assert torch.equal(torch.rand(3), expected[0])

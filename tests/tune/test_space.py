@@ -2,18 +2,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import METHODS, build
-from lossnet.data import Lexicon, Sentences
+from lossnet.data import Lexicon, Sentences, TagSet
+from lossnet.inputs import Images, Words
+from lossnet.outputs import Masks, Tags
 from lossnet.settings import Settings
+from lossnet.task import Task
 from lossnet.tune import Choice, Range, default_space, parse
 
-WORDS = Sentences((("I", "bet", "I"),), (("O", "V", "O"),))
+WORDS = Sentences((("I", "bet", "I"),))
 TASKS = {
-    "labels": LabelTask.of_size(inputs=4, labels=3),
-    "masks": MaskTask(channels=1, size=(8, 8)),
-    "tags": TagTask(Lexicon.fit(WORDS, tags=("O", "V")), np.zeros((3, 2), np.float32)),
+    "labels": Task.of_sizes(inputs=4, labels=3),
+    "masks": Task(Images(channels=1, size=(8, 8)), Masks()),
+    "tags": Task(Words(Lexicon.fit(WORDS), np.zeros((3, 2), np.float32)), Tags(TagSet(("O", "V")))),
 }
 TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width": 8}
 CASES = [
@@ -72,7 +74,7 @@ def test_all_that_can_be_searched_by_default_makes_settings(method, loss, kind):
 
 
 def test_what_a_score_term_weighs_depends_on_labels_and_on_where_the_search_starts():
-    one = default_space("cross-entropy", "soft-f1", Settings(), LabelTask.of_size(4, 10))["score_weight"]
+    one = default_space("cross-entropy", "soft-f1", Settings(), Task.of_sizes(4, 10))["score_weight"]
     assert (one.low, one.high) == (0.3, 30.0)
     assert "score_weight" not in default_space("seal", "nce", Settings(), TASKS["labels"])
     given = default_space("seal", "nce", Settings(score_weight=7.0), TASKS["labels"])["score_weight"]

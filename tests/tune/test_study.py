@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lossnet.tasks import LabelTask
+import torch
 
 import lossnet
 from lossnet import cli
@@ -145,9 +145,10 @@ def test_ctrl_c_loses_nothing_but_the_trial_that_was_running(make_run, tmp_path,
         quietly(wanted)
     found = quietly(wanted)
     assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete", "complete"]
-    assert found.trials[3]["retry_of"] == 1
-    assert found.trials[3]["settings"] == found.trials[1]["settings"] == whole.trials[1]["settings"]
-    assert found.trials[3]["f1"] == whole.trials[1]["f1"]
+    assert found.trials[1]["why"] == "interrupted"
+    assert found.trials[2]["retry_of"] == 1
+    assert found.trials[2]["settings"] == found.trials[1]["settings"] == whole.trials[1]["settings"]
+    assert found.trials[2]["f1"] == whole.trials[1]["f1"]
 
 
 def test_trials_that_cannot_be_trained_are_told_of_and_counted(make_run, tmp_path, monkeypatch):
@@ -167,6 +168,23 @@ def test_trials_that_cannot_be_trained_are_told_of_and_counted(make_run, tmp_pat
     assert [trial["state"] for trial in found.trials] == ["pruned", "complete", "fail", "complete"]
     assert found.trials[0]["why"] == "diverged: loss inf"
     assert found.trials[2]["why"] == "ValueError: no such thing"
+
+
+def test_a_trial_that_runs_out_of_memory_counts_and_the_search_goes_on(make_run, tmp_path, monkeypatch):
+    fit, calls = study.fit, []
+
+    def full(*given, **others):
+        calls.append(1)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("no room")
+        return fit(*given, **others)
+
+    monkeypatch.setattr(study, "fit", full)
+    told = []
+    found = search(Search(make_run(), trials=2, output=tmp_path), tell=told.append)
+    assert [trial["state"] for trial in found.trials] == ["fail", "complete"]
+    assert found.trials[0]["why"] == "out of memory: no room"
+    assert told[0] == "trial 0: out of memory: no room"
 
 
 def test_hopeless_trials_end_early_by_their_last_stage():
@@ -195,8 +213,10 @@ def test_what_is_wrong_is_said(make_run, tmp_path, monkeypatch, capsys):
             quietly(Search(make_run(), output=tmp_path, storage=url))
         assert "secret" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ImportError, match=r"pip install 'lossnet\[tune\]'"):
-        quietly(Search(make_run(), output=tmp_path))
+    monkeypatch.delitem(sys.modules, "lossnet.tune")
+    monkeypatch.delitem(sys.modules, "lossnet.tune.study")
+    assert main(["tune", make_run().data, "--labels", "is_*", "--output", str(tmp_path)]) == 2
+    assert "optuna is missing): pip install 'lossnet[tune]'" in capsys.readouterr().err
 
 
 def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
@@ -227,7 +247,7 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
 
 def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    names = [*default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2)), "inference_lr"]
+    names = [*default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2)), "inference_lr"]
     trials = [
         {"number": 100 + place, "state": "complete", "f1": 0.7654321, "epochs": 100, "seconds": 1234.56}
         | {"settings": dict.fromkeys(names, 1.234e-05)}
@@ -259,7 +279,7 @@ def test_a_folder_is_for_one_study(make_run, tmp_path):
 
 def test_settings_that_do_not_go_together_are_tried_no_further(make_run, tmp_path):
     space = {"implicit_every": Choice((4,)), "energy_steps": Choice((2, 4))}
-    names = default_space("implicit", "nce", Settings(), LabelTask.of_size(4, 2))
+    names = default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2))
     run = make_run(method="implicit", epochs=1, energy_steps=4)
     found = quietly(Search(run, 6, space, fixed=frozenset(names), output=tmp_path / "out"))
     ends = {trial["settings"]["energy_steps"]: (trial["state"], trial.get("why")) for trial in found.trials}
@@ -321,7 +341,7 @@ def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
     make_run, tmp_path, storage, monkeypatch
 ):
     monkeypatch.setattr(study, "HEARTBEAT", 1)
-    monkeypatch.setattr(study, "GRACE", 2)
+    monkeypatch.setattr(study, "GRACE", 4)
     run, trials = make_run(epochs=12), 4
     flags = {"split": run.split, "output": tmp_path / "out", "trials": trials, "epochs": 12, "patience": 12}
     flags |= {"method": run.method, "task-hidden": 4, "study": "shared", "device": "cpu"}
@@ -336,7 +356,8 @@ def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
     assert sorted(worker.exitcode for worker in workers) == [-signal.SIGKILL, 0, 0]
 
     rows = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
-    assert [row["number"] for row in rows] == list(range(trials + 1))
+    rows = [row for row in rows if "surplus" not in row]
+    assert len(rows) == trials + 1
     lost = [row for row in rows if row["state"] == "fail"]
     assert [row["worker"].endswith(f":{killed}") for row in lost] == [True]
     (again,) = [row for row in rows if row.get("retry_of") == lost[0]["number"]]
@@ -347,6 +368,98 @@ def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
     assert all(row["state"] == "pruned" or row["f1"] is not None for row in done)
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    monkeypatch.setattr(study, "GRACE", 1)
+
+
+def opened(output):
+    """The study that a search has left, as another worker has it."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{output / 'study.db'}")
+    (name,) = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def test_a_trial_is_dropped_where_another_worker_begins_the_last_one(make_run, tmp_path, monkeypatch):
+    fit = study.fit
+
+    def beside(run, data, follow):
+        other = opened(tmp_path)
+        if len(other.trials) == 1:  # a worker begins the second and last trial, and ends it
+            other.tell(other.ask(), 0.5)
+            monkeypatch.setattr(study._Worker, "some_left", lambda worker: len(other.trials) < 3)
+        return fit(run, data, follow=follow)
+
+    monkeypatch.setattr(study, "fit", beside)
+    told = []
+    found = search(Search(make_run(), trials=2, output=tmp_path), tell=told.append)
+    assert [trial["state"] for trial in found.trials] == ["complete", "complete", "fail"]
+    assert found.trials[2]["surplus"]
+    assert len(told) == 1
+    monkeypatch.undo()
+    more = quietly(Search(make_run(), trials=3, output=tmp_path))
+    assert [trial["state"] for trial in more.trials] == ["complete", "complete", "fail", "complete"]
+
+
+def test_a_lost_trial_that_was_put_back_twice_is_trained_once(make_run, tmp_path):
+    quietly(Search(make_run(), trials=1, output=tmp_path))
+    other = opened(tmp_path)
+    other.tell(other.ask(), state=optuna.trial.TrialState.FAIL)
+    for _ in range(2):
+        other.enqueue_trial({}, user_attrs={"retry_of": 1})
+    found = quietly(Search(make_run(), trials=2, output=tmp_path))
+    assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete", "fail"]
+    assert found.trials[3]["surplus"]
+
+
+def test_a_trial_whose_worker_died_before_its_first_heartbeat_is_made_up_for(
+    make_run, tmp_path, impatient, monkeypatch
+):
+    quietly(Search(make_run(), trials=1, output=tmp_path))
+    opened(tmp_path).ask()
+    found = quietly(Search(make_run(), trials=2, output=tmp_path))
+    assert [trial["state"] for trial in found.trials] == ["complete", "fail", "complete"]
+    assert found.trials[2]["retry_of"] == 1
+
+
+def test_a_trial_that_was_taken_away_is_told_of_and_left_to_the_other_worker(make_run, tmp_path, monkeypatch):
+    fit = study.fit
+
+    def slow(run, data, follow):
+        other = opened(tmp_path)
+        if len(other.trials) == 1:
+            other.tell(0, state=optuna.trial.TrialState.FAIL)
+            other.enqueue_trial(other.trials[0].params, user_attrs={"retry_of": 0})
+        return fit(run, data, follow=follow)
+
+    monkeypatch.setattr(study, "fit", slow)
+    told = []
+    found = search(Search(make_run(), trials=1, output=tmp_path), tell=told.append)
+    assert told[0] == "trial 0: too long without a heartbeat, another worker has it"
+    assert [trial["state"] for trial in found.trials] == ["fail", "complete"]
+
+
+def test_a_trial_that_kills_three_workers_is_given_up(make_run, tmp_path, impatient, monkeypatch):
+    wanted = Search(make_run(), trials=1, output=tmp_path)
+
+    def deadly(run, data, follow):
+        while "worker" not in opened(tmp_path).trials[-1].user_attrs:  # until there is a heartbeat
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "fit", deadly)
+        for _ in range(3):
+            worker = multiprocessing.get_context("fork").Process(target=quietly, args=(wanted,), daemon=True)
+            worker.start()
+            worker.join(60)
+            assert worker.exitcode == -signal.SIGKILL
+    found = quietly(wanted)
+    assert [trial["state"] for trial in found.trials] == ["fail"] * 3
+    assert [trial.get("retry_of") for trial in found.trials] == [None, 0, 1]
+
+
 def kill_one_at_work(output, url, workers):
     """Kills the first worker that is seen in the middle of a trial; its process number."""
     ids = {worker.pid for worker in workers}
@@ -355,7 +468,8 @@ def kill_one_at_work(output, url, workers):
         WHERE state = 'RUNNING' AND key = 'worker' AND 2 < (
             SELECT COUNT(*) FROM trial_intermediate_values AS value WHERE value.trial_id = trials.trial_id)
     """
-    for _ in range(1200):
+    patience = time.monotonic() + 120
+    while time.monotonic() < patience:
         time.sleep(0.02)
         with contextlib.suppress(sqlite3.OperationalError, psycopg.Error):  # no worker has made it yet
             connection = psycopg.connect(url) if url else sqlite3.connect(output / "study.db", timeout=9)

@@ -135,6 +135,7 @@ class Examples:
     Args:
         source: the inputs.
         target: the outputs; None for inputs without labels.
+        masked: whether outputs have the inputs' units, such as tokens, so that batches say which are padding.
 
     >>> from lossnet.data import FeatureTable, LabelTable
     >>> examples = Examples(FeatureTable([[0.5], [2.0]]), LabelTable([[1, 0], [0, 1]]))
@@ -144,35 +145,33 @@ class Examples:
     True
     """
 
-    def __init__(self, source: Source, target: Target | None = None) -> None:
+    def __init__(self, source: Source, target: Target | None = None, masked: bool = True) -> None:
         if target is not None and len(source) != len(target):
             what = f"there are {len(source)} inputs but {len(target)} outputs"
             raise DataError(f"{what}; give one output for each input")
         self.source = source
         self.target = target
+        self.masked = masked
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def replace(self, source: Source | None = None, target: Target | None = None) -> Self:
-        """Return the same instances with another source or target."""
+    def replace(self, source: Source, target: Target | None, masked: bool) -> Self:
+        """Return the same instances as other columns have them."""
         new = object.__new__(type(self))
-        Examples.__init__(new, source or self.source, target or self.target)
+        Examples.__init__(new, source, target, masked)
         return new
 
     def take(self, indices: Any) -> Self:
         """Return the rows ``indices``, in that order."""
         rows = row_numbers(indices, len(self))
-        new = object.__new__(type(self))
-        Examples.__init__(
-            new, self.source.take(rows), None if self.target is None else self.target.take(rows)
-        )
-        return new
+        target = None if self.target is None else self.target.take(rows)
+        return self.replace(self.source.take(rows), target, self.masked)
 
     def batch(self, indices: Rows) -> Batch:
         """Return the rows ``indices`` as a batch."""
         y = None if self.target is None else self.target.batch(indices)
-        return Batch(self.source.batch(indices), y, self.source.mask(indices))
+        return Batch(self.source.batch(indices), y, self.source.mask(indices) if self.masked else None)
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers in an order by which batches have instances of like length: `by_length`."""
@@ -194,7 +193,7 @@ class Examples:
         if torch.device(device).type != "cpu" and sum(one.dense_bytes for one in columns) > limit_bytes:
             return self
         target = None if self.target is None else self.target.on(device)
-        return Examples(self.source.on(device), target)  # type: ignore[arg-type]
+        return Examples(self.source.on(device), target, self.masked)  # type: ignore[arg-type]
 
 
 class Resident(Source, Target):
@@ -265,8 +264,8 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     known = [target for target in targets if target is not None]
     source = sources[0].join(sources[1:])
     if len(known) < len(parts):
-        return Examples(source)
-    return parts[0].replace(source, known[0].join(known[1:]))
+        return Examples(source, masked=parts[0].masked)
+    return parts[0].replace(source, known[0].join(known[1:]), parts[0].masked)
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -144,6 +144,13 @@ class MaskData(Examples):
         self._pair(Pictures(images), MaskStack(masks))
 
     @classmethod
+    def paired(cls, source: Pictures, target: MaskStack) -> MaskData:
+        """Return images and masks that are in memory already; masks must have their images' size."""
+        data = object.__new__(cls)
+        data._pair(source, target)
+        return data
+
+    @classmethod
     def from_arrays(cls, images: Any, masks: Any) -> MaskData:
         """Return data from images as `Pictures.from_arrays` takes them and masks ``(n, height, width)``.
 
@@ -153,9 +160,7 @@ class MaskData(Examples):
                [0.2, 0.2]], dtype=float32), array([[0, 1],
                [1, 0]], dtype=uint8))
         """
-        data = object.__new__(cls)
-        data._pair(Pictures.from_arrays(images), MaskStack(masks))
-        return data
+        return cls.paired(Pictures.from_arrays(images), MaskStack(masks))
 
     def _pair(self, source: Pictures, target: MaskStack) -> None:
         if target.masks.shape != (len(source), *source.size):

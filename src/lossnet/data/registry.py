@@ -25,7 +25,19 @@ from lossnet.data.sentence_files import find_parts, is_table, read_labelled_text
 from lossnet.data.splits import Split, stratified_split
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["BROWN", "Entry", "Raw", "entry", "find", "find_clusters", "find_embeddings", "names", "read_raw"]
+__all__ = [
+    "BROWN",
+    "TOKEN_FEATURES",
+    "Entry",
+    "Raw",
+    "entry",
+    "find",
+    "find_clusters",
+    "find_embeddings",
+    "names",
+    "read_raw",
+    "split_data",
+]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 _MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
@@ -38,6 +50,8 @@ _EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
 _GLOVE = "glove6B_100d_taskvocab_fp16.npz"
 _TWEETS, _TWEET_CLUSTERS = "twitter-pos", "brown_clusters_6mpaths.txt"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
+#: what is known of the tokens of other sentences beside the word
+TOKEN_FEATURES = {"words": ("case", "characters")}
 
 AnyPath = str | PathLike[str]
 
@@ -335,24 +349,24 @@ def read_raw(
         if given is not None:
             raise DataError(f"{name!r} is read as it is; {option}=, --{option} are for files")
     if known.make is not None:
-        return _split(known, *known.make(), split, seed, "fixed")
+        return split_data(known, *known.make(), split, seed, "fixed")
     folder = find(name, data_dir) or _download(known, data_dir, progress)
     if known.columns:
         sentences, own = read_sentences([folder / file for file in known.files], known.columns)
-        return _split(known, sentences, own, split, seed, "files")
+        return split_data(known, sentences, own, split, seed, "files")
     if holds_images(folder / known.files[0]):
         images, own = read_images(folder / known.files[0])
-        return _split(known, images, own, split, seed, "files")
+        return split_data(known, images, own, split, seed, "files")
     parts = [read(folder / file, **known.options) for file in known.files]
     if len(parts) == 3:
         data = _joined(parts, [folder / file for file in known.files])
         ends = np.cumsum([len(part) for part in parts])
         rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-        return _split(known, data, Split(*rows), split, seed, "files")
+        return split_data(known, data, Split(*rows), split, seed, "files")
     beside = folder / "split.json"
     if split is None and beside.is_file():
         split = beside
-    return _split(known, parts[0], None, split, seed)
+    return split_data(known, parts[0], None, split, seed)
 
 
 def _read_path(
@@ -364,31 +378,33 @@ def _read_path(
     words: str | None,
 ) -> Raw:
     """Read a file or folder by the reader for its name and content."""
-    title, tokens = Path(name).name, {"words": ("case", "characters")}
+    title, tokens = Path(name).name, TOKEN_FEATURES
     if resize is not None and not Path(name).is_dir():
         raise DataError(f"{name!r} is no folder of images; resize= is for those")
     if words is not None:
         if not is_table(name):
             raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
         made = Entry(title, f"the texts in {name}", features=tokens)
-        return _split(made, read_labelled_texts(name, words, labels), None, split, seed)
+        return split_data(made, read_labelled_texts(name, words, labels), None, split, seed)
     if files := find_parts(name):
         if labels is not None:
             raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
         sentences, own = read_sentences(files)
-        return _split(
+        return split_data(
             Entry(title, f"the sentences in {name}", features=tokens), sentences, own, split, seed, "files"
         )
     if is_labelled(name):
         made = Entry(title, f"the images in {name}")
-        return _split(made, read_labelled_images(name, labels, resize), None, split, seed)
+        return split_data(made, read_labelled_images(name, labels, resize), None, split, seed)
     if holds_images(name):
         if labels is not None:
             raise DataError("images have masks for labels; leave labels=, --labels out", name)
         images, own = read_images(name, resize)
-        return _split(Entry(title, f"the images in {name}"), images, own, split, seed, "files")
+        return split_data(Entry(title, f"the images in {name}"), images, own, split, seed, "files")
     data = read(name, labels)
-    return _split(Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed)
+    return split_data(
+        Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed
+    )
 
 
 def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
@@ -420,7 +436,7 @@ def find_embeddings(known: Entry, data_dir: AnyPath | None) -> list[Path]:
     return paths
 
 
-def _split(
+def split_data(
     known: Entry,
     data: Examples,
     own: Split | None,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -14,7 +15,7 @@ from lossnet.data.errors import DataError
 from lossnet.data.examples import Examples
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, read_columns, stream_columns
-from lossnet.data.readers.table import LabelledTexts, read_texts, stream_texts
+from lossnet.data.readers.table import LabelledTexts, read_frame_texts, read_texts, stream_texts
 from lossnet.data.readers.text import read_lines
 from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
@@ -111,6 +112,11 @@ def read_labelled_texts(
 ) -> Examples:
     """Read the texts in a table's column, cut into tokens, and the labels in its label columns."""
     return _examples(read_texts(path, column, labels), column)
+
+
+def frame_texts(frame: Any, column: str, labels: str | Sequence[str] | None) -> Examples:
+    """Return the texts in a data frame's column, cut into tokens, and the labels in its label columns."""
+    return _examples(read_frame_texts(frame, column, labels), column)
 
 
 def stream_labelled_texts(

@@ -221,8 +221,7 @@ class Sentences(Source):
     """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
     With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0
-    on padding, with a mask ``(batch, length)`` that is 1 on tokens, unless they are not ``masked`` because
-    outputs are of whole sentences.  ``column`` is that of their table.
+    on padding, with a mask ``(batch, length)`` that is 1 on tokens.  ``column`` is that of their table.
 
     >>> read = Sentences((("I", "bet"), ("I",)))
     >>> data = read.encoded(Lexicon.fit(read))
@@ -234,7 +233,6 @@ class Sentences(Source):
     columns: Mapping[str, Texts] = field(default_factory=dict)
     lexicon: Lexicon | None = None
     column: str | None = None
-    masked: bool = True
 
     def __post_init__(self) -> None:
         lengths = [len(sentence) for sentence in self.tokens]
@@ -246,9 +244,9 @@ class Sentences(Source):
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def encoded(self, lexicon: Lexicon, masked: bool = True) -> Sentences:
+    def encoded(self, lexicon: Lexicon) -> Sentences:
         """Return the same sentences with a lexicon, ready for batches."""
-        return replace(self, lexicon=lexicon, masked=masked)
+        return replace(self, lexicon=lexicon)
 
     def take(self, rows: NDArray[np.int64]) -> Sentences:
         columns = {name: _taken(column, rows) for name, column in self.columns.items()}
@@ -263,9 +261,7 @@ class Sentences(Source):
         """Return some sentences, padded to the longest of them."""
         return self._numbers[torch.from_numpy(self._layout.places(indices))].long()
 
-    def mask(self, indices: Rows) -> Tensor | None:
-        if not self.masked:
-            return None
+    def mask(self, indices: Rows) -> Tensor:
         return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
 
     @property
@@ -281,7 +277,7 @@ class Sentences(Source):
         if torch.device(device).type == "cpu":
             return self
         numbers = self._numbers[self._layout.all_places()].to(device)
-        return _ResidentTokens(numbers, self.lengths, self.masked)
+        return _ResidentTokens(numbers, self.lengths)
 
     @property
     def dense_bytes(self) -> int:
@@ -477,8 +473,8 @@ class _ResidentTokens(Source):
     are padded to the longest sentence, rounded up, so that they have few different shapes.
     """
 
-    def __init__(self, numbers: Tensor, lengths: Tensor, masked: bool = True) -> None:
-        self.numbers, self._lengths, self._masked = numbers, lengths, masked
+    def __init__(self, numbers: Tensor, lengths: Tensor) -> None:
+        self.numbers, self._lengths = numbers, lengths
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -486,13 +482,13 @@ class _ResidentTokens(Source):
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
         numbers = self.numbers[chosen.to(self.numbers.device)]
-        return _ResidentTokens(numbers, self._lengths[chosen], self._masked)
+        return _ResidentTokens(numbers, self._lengths[chosen])
 
     def batch(self, indices: Rows) -> Tensor:
         return _rows_on_device(self.numbers, indices, self._lengths).long()
 
-    def mask(self, indices: Rows) -> Tensor | None:
-        return (self.batch(indices)[..., 0] != 0).to(torch.float32) if self._masked else None
+    def mask(self, indices: Rows) -> Tensor:
+        return (self.batch(indices)[..., 0] != 0).to(torch.float32)
 
     @property
     def lengths(self) -> Tensor:

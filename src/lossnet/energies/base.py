@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 __all__ = ["Energy", "Sum", "Term"]
@@ -95,37 +94,10 @@ class Sum(Energy):
         return tuple(term.prepare(features) for term in self._terms())
 
     def evaluate(self, encoded: tuple[Any, ...], y: Tensor) -> Tensor:
-        return self._total(encoded, y)
-
-    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        plain = type(self).evaluate is Sum.evaluate and isinstance(x, Tensor)
-        if not (plain and x.is_cuda and torch.is_grad_enabled() and torch.cuda.is_current_stream_capturing()):
-            return super().at(x)
-        # In a CUDA graph inputs are encoded, and their gradients computed, beside the terms that need none.
-        # What is returned must be called, or the capture fails, and kept until gradients are computed.
-        side = _side(x.device)
-        side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
-            encoded = self.encode(x)
-
-        def joined(y: Tensor) -> Tensor:
-            return self._total(encoded, y, lambda: torch.cuda.current_stream(x.device).wait_stream(side))
-
-        return joined
-
-    def _total(
-        self, encoded: tuple[Any, ...], y: Tensor, meanwhile: Callable[[], None] | None = None
-    ) -> Tensor:
-        """The sum of all terms; those that need encoded inputs come last, after ``meanwhile``."""
-        pairs = list(zip(self._terms(), encoded, strict=True))
-        parts = [term.evaluate(None, y) for term, prepared in pairs if prepared is None]
-        if meanwhile is not None:
-            meanwhile()
-        parts += [term.evaluate(prepared, y) for term, prepared in pairs if prepared is not None]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+        first, *others = [
+            term.evaluate(prepared, y) for term, prepared in zip(self._terms(), encoded, strict=True)
+        ]
+        return sum(others, first)
 
     def unary_logits(self, x: Tensor) -> Tensor:
         features = self.encoder(x)
@@ -137,9 +109,3 @@ class Sum(Energy):
 
     def _terms(self) -> list[Term]:
         return list(self.terms)  # type: ignore[arg-type]
-
-
-@cache
-def _side(device: torch.device) -> torch.cuda.Stream:
-    """A stream of work for what may run beside other work."""
-    return torch.cuda.Stream(device)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.coins import Dropout
+from lossnet import ops
 from lossnet.energies.base import Energy
 from lossnet.nets.fcn import Normalise, UNet, conv
-from lossnet.nets.layers import linear
+from lossnet.nets.layers import Dropout, linear
 
 __all__ = ["FeatureEnergy", "ImageEnergy"]
 
@@ -70,7 +70,7 @@ class ImageEnergy(Energy):
 
     def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
-        fine = F.silu(_add_mask(encoded, y, self.fine.weight[:, -1:]))
+        fine = F.silu(ops.mask_convolution(encoded, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         flat = coarse.mean((2, 3)) if self.size is None else coarse.flatten(1)
         hidden = F.silu(self.second(self.dropout(F.silu(self.first(flat)))))
@@ -129,7 +129,7 @@ class FeatureEnergy(Energy):
 
     def evaluate(self, encoded: _Encoded, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
-        fine = F.silu(_add_mask(encoded.shift, y, self.fine.weight[:, -1:]))
+        fine = F.silu(ops.mask_convolution(encoded.shift, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         sums = torch.cat([fine.sum((2, 3)), coarse.sum((2, 3))], 1)
         means = torch.cat([fine.mean((2, 3)), coarse.mean((2, 3))], 1)
@@ -158,18 +158,3 @@ class _Encoded(NamedTuple):
 
     logits: Tensor | None
     shift: Tensor
-
-
-def _add_mask(encoded: Tensor, y: Tensor, kernel: Tensor) -> Tensor:
-    """The whole first convolution, ``(batch · K, filters, height, width)``, from the image's part."""
-    masks, edge = y.flatten(0, 1), kernel.shape[-1] // 2
-    if masks.is_cuda:
-        masks = F.conv2d(masks.unsqueeze(1), kernel, padding=edge)
-    else:
-        # CPUs are slow with one channel: what is side by side in a row of the kernel becomes channels.
-        columns = F.pad(masks, (edge, edge)).unfold(2, kernel.shape[-1], 1).permute(0, 3, 1, 2)
-        columns = columns.contiguous(memory_format=torch.channels_last)
-        masks = F.conv2d(columns, kernel.transpose(1, 3), padding=(edge, 0))
-        encoded = encoded.contiguous(memory_format=torch.channels_last)
-    together: Tensor = masks.unflatten(0, y.shape[:2]) + encoded.unsqueeze(1)
-    return together.flatten(0, 1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from lossnet import kernels
+from lossnet import ops
 from lossnet.energies.base import Term
 from lossnet.nets.layers import InputLayer, linear
-from lossnet.sparse import distinct
 
 __all__ = ["LabelInteraction"]
 
@@ -38,23 +36,6 @@ class LabelInteraction(Term):
         return shift.unsqueeze(1)
 
     def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
-        if self.training and prepared is None and isinstance(self.mixing, InputLayer):
-            # Equal sets have equal energies.  (Of stacked layers, each would mix them in its own way.)
-            different, places = distinct(y)
-            if places is not None:
-                return self._mixed(self.mixing(different)).index_select(0, places).view(y.shape[:-1])
-        if prepared is None:
-            found = kernels.interact(y, self.mixing.weight, self.weights.weight)
-            if found is not None:
-                return found
-        mixed = self.mixing(y)
-        return self._mixed(mixed if prepared is None else mixed + prepared)
-
-    def _mixed(self, mixed: Tensor) -> Tensor:
-        """Energies ``(…)`` of what is made of candidates, ``(…, hidden)``."""
-        found = kernels.read_out(mixed, self.weights.weight)
-        if found is not None:
-            return found
-        energies: Tensor = self.weights(F.softplus(mixed))
-        return energies.squeeze(-1)
+        """``vᵀ softplus(M y + U T(x))`` of candidates ``(batch, K, labels)``, ``(batch, K)``."""
+        mixing, weights = self.mixing.weight, self.weights.weight
+        return ops.label_interaction(y, mixing, weights, shift=prepared, training=self.training)

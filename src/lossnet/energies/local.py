@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lossnet import ops
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
-from lossnet.spaces import weighed
 
 __all__ = ["Local"]
 
@@ -31,7 +31,7 @@ class Local(Term):
 
     def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
         """Energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
-        return weighed(y, prepared)
+        return ops.weighted_sum(y, prepared)
 
     def unary_logits(self, features: Tensor) -> Tensor:
         """Logits of ``P(y_i = 1) ∝ exp(−E_local)``, ``(batch, labels)``."""

@@ -1,46 +1,57 @@
-"""Sets of labels from rows of features."""
+"""Sets of labels from feature vectors, sentences or images."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from lossnet.data import Loaded, MultiLabelData, Preprocessor
-from lossnet.estimators.base import Estimator
+from lossnet.data import Examples, FeatureTable, LabelTable, Source
+from lossnet.estimators.words import WordEstimator
+from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
-from lossnet.run import find_device
 from lossnet.scores import F1
-from lossnet.tasks import LabelTask
 
 __all__ = ["MultiLabelClassifier"]
 
+_FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_finite": "allow-nan"}
 
-class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
-    """Predicts sets of labels, with a network that a learned energy taught which labels belong together.
 
-    Inputs ``X`` ``(n, features)`` are dense, sparse, or a data frame; NaN is a missing value, and becomes its
-    column's mean in training.  Scale inputs first, as for any network.  What a row has is
+class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc]
+    """Predict sets of labels, with a network that a learned energy taught which labels belong together.
+
+    Inputs ``X`` are
+
+    - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes
+      its column's mean in training.  Scale them first, as for any network;
+    - or sentences: texts, which are cut into tokens, or lists of tokens;
+    - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255,
+      or floats from 0 to 1.
+
+    What an instance has is
 
     - a set of labels: ``y`` ``(n, labels)`` of 0 and 1, an array, sparse, or a data frame, whose columns name
       the labels, and predictions then are data frames too;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
-    Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`.
+    Args:
+        inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
+            finds it by how ``X`` looks.
+        parameters: those of all estimators, see `lossnet.estimators.base.Estimator`; and ``embeddings`` for
+            sentences, see `lossnet.estimators.words.WordEstimator`.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.
         multilabel_: whether rows have sets of labels.
+        inputs_: the kind of ``X``.
         model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
         history_: an entry for each epoch.
-        n_features_in_: columns of ``X``.
+        n_features_in_: columns of ``X``, if it has feature vectors.
         feature_names_in_: their names, if ``X`` was a data frame.
 
     >>> import numpy as np
@@ -50,16 +61,28 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     >>> classifier.fit(X, Y).predict([[2, 2, 0, 0], [2, -2, 0, 0]])
     array([[1, 1],
            [1, 0]])
+
+    >>> texts = ["a good film", "a bad film", "good music", "bad music"] * 5
+    >>> labels = [[1, 1], [0, 1], [1, 0], [0, 0]] * 5
+    >>> quick = MultiLabelClassifier(method="cross-entropy", epochs=20, learning_rate=0.01, random_state=0)
+    >>> quick.fit(texts, labels).predict(["a good film", "bad music"])
+    array([[1, 1],
+           [0, 0]])
     """
+
+    def __init__(self, *, inputs: str = "auto", **parameters: Any) -> None:
+        super().__init__(**parameters)
+        self.inputs = inputs
 
     classes_: NDArray[Any]
     multilabel_: bool
+    inputs_: str
     n_features_in_: int
     feature_names_in_: NDArray[Any]
     _framed: bool
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Trains anew.
+        """Train anew.
 
         ``sample_weight`` ``(n,)`` is what rows count in losses, relative to one another; where a loss is
         computed of all rows at once, a weight of 2 is a row given twice.  Rows of weight 0 are left out.
@@ -67,84 +90,98 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         validates = self._validates(X_val, y_val)
         data = self._data(X, y, first=True)
         valid = self._data(X_val, y_val) if validates else None
-        return self._fit(data, sample_weight, valid, data.y)
+        return self._fit(data, sample_weight, valid)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One pass over rows that come bit by bit, without validation; the threshold stays as it is, 0.5.
+        """Pass once over rows that come bit by bit, without validation; the threshold stays as it is, 0.5.
 
         The first call with a ``y`` ``(n,)`` must be given all ``classes``; label sets have a column for each
-        label anyway.  Methods of several stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``)
+        label anyway.  Words and characters of sentences are those of the first call.
+        Methods of several stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``)
         train each on all data, and are refused.
         """
         first = not hasattr(self, "model_")
         return self._partial_fit(self._data(X, y, first, classes, partial=True), sample_weight)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1."""
-        self._check_fitted()
-        found = self._probabilities(self._inputs(X))
+        """Return probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1."""
+        probabilities = self._probabilities(self._read(X)).numpy()
         if not self.multilabel_:
-            total = found.sum(1, keepdims=True)
-            found = np.where(total > 0, found / np.where(total > 0, total, 1), 1 / found.shape[1])
-        return self._like_labels(found, X)
+            total = probabilities.sum(1, keepdims=True)
+            even = 1 / probabilities.shape[1]
+            probabilities = np.where(total > 0, probabilities / np.where(total > 0, total, 1), even)
+        return self._like_labels(probabilities, X)
 
     def predict(self, X: Any) -> Any:
-        """Sets of labels ``(n, labels)`` of 0 and 1, by the tuned threshold; or classes ``(n,)``."""
-        self._check_fitted()
+        """Return sets of labels ``(n, labels)`` of 0 and 1, by the tuned threshold unless ``decode`` says
+        otherwise; or the likeliest classes ``(n,)``.
+        """
+        data = self._read(X)
         if not self.multilabel_:
-            return self.classes_[self.predict_proba(X).argmax(1)]
-        chosen = self._probabilities(self._inputs(X)) >= self.model_.threshold
-        return self._like_labels(chosen.astype(np.int64), X)
+            return self.classes_[self._probabilities(data).argmax(1).numpy()]
+        return self._like_labels(self._decoded(data).numpy().astype(np.int64), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The F1 of each row's set, averaged over rows that have labels; or the accuracy of classes."""
-        self._check_fitted()
+        """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""
+        check_is_fitted(self, "model_")
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))
-        data = self._data(X, y)
-        chosen = torch.from_numpy(np.asarray(self.predict(X), dtype=np.float32)).unsqueeze(1)
-        truth = torch.from_numpy(data.y.toarray().astype(np.float32))
+        (data,) = self.model_.task.prepare([self._data(X, y)])
+        assert data.target is not None
+        truth = data.target.batch(np.arange(len(data)))
         labelled = (truth.sum(1) > 0).numpy()
         if not labelled.any():
             raise ValueError("no instance has a true label: F1 is undefined")
+        f1 = F1()(self._decoded(data).float().unsqueeze(1), truth).squeeze(1).numpy()
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
-        return float(np.average(F1()(chosen, truth).squeeze(1).numpy()[labelled], weights=weights))
+        return float(np.average(f1[labelled], weights=weights))
 
     # ------------------------------------------------------------------ what users give and get
 
-    def _probabilities(self, x: Any) -> NDArray[Any]:
-        """In float64: float32 products round a row by its place among others, where users may compare."""
-        return self.model_.double().predict_proba(x, find_device(self.device))
+    def _predictor(self) -> Model:
+        return self._precise()  # users may compare rows with the same rows among others
 
-    def _inputs(self, X: Any) -> Any:
-        return validate_data(
-            self, X, reset=False, accept_sparse="csr", dtype=np.float32, ensure_all_finite="allow-nan"
-        )
+    def _read(self, x: Any) -> Examples:
+        check_is_fitted(self, "model_")
+        if issubclass(Input.kinds[self.inputs_], Features):
+            x = validate_data(self, x, reset=False, **_FEATURE_CHECKS)
+        return super()._read(x)
 
     def _data(
         self, X: Any, y: Any, first: bool = False, classes: Any = None, partial: bool = False
-    ) -> MultiLabelData:
+    ) -> Examples:
         columns = getattr(y, "columns", None)
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=first,
-            accept_sparse="csr",
-            dtype=np.float32,
-            multi_output=True,
-            ensure_all_finite="allow-nan",
-        )
+        if first:
+            self.inputs_ = self._kind_of(X)
+        kind, source = Input.kinds[self.inputs_], None
+        if issubclass(kind, Features):
+            X, y = validate_data(self, X, y, reset=first, multi_output=True, **_FEATURE_CHECKS)
+            names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
+            source = FeatureTable(X, list(names))
+        else:
+            source = kind.collect(X)
+            y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
         if first:
             self._learn_labels(y, columns, classes, partial)
         elif self._framed and columns is not None and list(columns) != list(self.classes_):
             raise ValueError(
                 f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
             )
-        names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
-        return MultiLabelData.from_arrays(
-            X, self._sets(y), list(names), [str(name) for name in self.classes_]
-        )
+        return Examples(source, LabelTable(self._sets(y), [str(name) for name in self.classes_]))
+
+    def _kind_of(self, X: Any) -> str:
+        """The kind of inputs that was asked for, or that these look like."""
+        if self.inputs == "auto":
+            # What looks like nothing is left to scikit-learn to complain about.
+            return next((name for name, kind in Input.kinds.items() if kind.accepts(X)), Features.kind)
+        if self.inputs not in Input.kinds:
+            raise ValueError(f"no inputs {self.inputs!r}; choose auto, {', '.join(Input.kinds)}")
+        return self.inputs
+
+    def _fitting(self, source: Source) -> Fitting:
+        if self.embeddings is not None and self.inputs_ != Words.kind:
+            raise ValueError(f"embeddings are for sentences, and X has {Input.kinds[self.inputs_].summary}")
+        return super()._fitting(source)
 
     def _learn_labels(self, y: Any, columns: Any, classes: Any, partial: bool) -> None:
         """What the labels are, from the first ``y``."""
@@ -181,18 +218,6 @@ class MultiLabelClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         import pandas as pd
 
         return pd.DataFrame(values, index=getattr(X, "index", None), columns=self.classes_)
-
-    def _loaded(self, train: MultiLabelData, valid: MultiLabelData) -> Loaded[MultiLabelData]:  # type: ignore[override]
-        if not valid.y.nnz:
-            valid = train  # no label in the few rows held out: F1 would be undefined
-        preprocessor = Preprocessor.fit(train, standardise=False)
-        loaded = super()._loaded(preprocessor.apply(train), preprocessor.apply(valid))
-        return replace(loaded, preprocessor=preprocessor)
-
-    def _prepared(self, data: MultiLabelData, model: Model) -> MultiLabelData:  # type: ignore[override]
-        assert isinstance(model.task, LabelTask)
-        assert model.task.preprocessor is not None
-        return model.task.preprocessor.apply(data)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Few", "Gradient", "Layer", "Place", "places", "thin_layers", "within"]
+__all__ = ["Gradient", "Layer", "Place", "Sparse", "places", "thin_layers", "within"]
 
 
 class Sums(Protocol):
@@ -21,7 +21,7 @@ class Sums(Protocol):
         """The product."""
 
 
-class Few(Protocol):
+class Sparse(Protocol):
     """A constant ``X`` that is mostly zeros."""
 
     @property
@@ -41,7 +41,7 @@ class Few(Protocol):
 class Layer:
     """``Z = X Wᵀ`` (and perhaps a bias), the only use that a loss makes of ``W``, where ``X`` is constant.
 
-    The parameter is ``W``, or ``Wᵀ`` where the layer is ``upright``.  Then every gradient of ``W``, of
+    The parameter is ``W``, or ``Wᵀ`` where the layer is ``transposed``.  Then every gradient of ``W``, of
     whatever order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W``
     acts only through ``Z``.  A network's first layer is of this kind, and often holds most of its weights.
 
@@ -51,8 +51,8 @@ class Layer:
         outputs: the number of outputs.
         dtype: of ``W``.
         version: of ``X`` when the graph was made.
-        upright: whether the parameter has a row for each input.
-        few: ``X`` again, where it is mostly zeros and the graph says so.
+        transposed: whether the parameter has a row for each input.
+        sparse: ``X`` again, where it is mostly zeros and the graph says so.
     """
 
     output: GradientEdge | None
@@ -60,8 +60,8 @@ class Layer:
     outputs: int
     dtype: torch.dtype
     version: int
-    upright: bool = False
-    few: Few | None = None
+    transposed: bool = False
+    sparse: Sparse | None = None
 
     def weights(self, gradient: Tensor) -> Tensor:
         """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
@@ -71,10 +71,10 @@ class Layer:
                 "leave it alone, or pass products=DoubleBackward(thin=False)"
             )
         with self._as_it_is():
-            if self.few is not None:
-                upright = self.few.columns.of(gradient)
-                return upright if self.upright else upright.T
-            return self.input.T @ gradient if self.upright else gradient.T @ self.input
+            if self.sparse is not None:
+                transposed = self.sparse.columns.of(gradient)
+                return transposed if self.transposed else transposed.T
+            return self.input.T @ gradient if self.transposed else gradient.T @ self.input
 
     @cached_property
     def gram(self) -> Tensor:
@@ -82,8 +82,8 @@ class Layer:
 
         In less, the norm of a ``D`` that cancels much of ``X`` would be that of rounding.
         """
-        if self.few is not None:
-            return self.few.gram
+        if self.sparse is not None:
+            return self.sparse.gram
         with self._as_it_is():
             matrix = self.input.double()
             return matrix @ matrix.T
@@ -103,8 +103,8 @@ class Layer:
 
     def move(self, weights: Tensor) -> Tensor:
         """How ``Z`` changes with a change of ``W``."""
-        upright = weights if self.upright else weights.T
-        return self.input @ upright if self.few is None else self.few.rows.of(upright)
+        transposed = weights if self.transposed else weights.T
+        return self.input @ transposed if self.sparse is None else self.sparse.rows.of(transposed)
 
     @property
     def shape(self) -> torch.Size:
@@ -196,7 +196,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
 
     Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  A function of your
     own that makes this product says so by an attribute of its context, ``constant_input``, and perhaps by
-    another, ``sparse_input``, which is the same as `Few`.
+    another, ``sparse_input``, which is the same as `Sparse`.
     Weights used twice, cast by autocast or hidden in compiled code are not found, and nothing is
     lost but time.
 
@@ -212,19 +212,19 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
         if parameter._backward_hooks:  # somebody wants to see its gradient
             continue
         factor, products = edge.node, users.get((edge.node, edge.output_nr), [])
-        upright = [node.name() for node in products] != ["TBackward0"]
-        if not upright:
+        transposed = [node.name() for node in products] != ["TBackward0"]
+        if not transposed:
             factor, products = products[0], users.get((products[0], 0), [])
         if len(products) != 1:
             continue
         source = _constant_input(products[0], factor)
         if source is None:
             continue
-        rows, outputs = len(source), parameter.shape[1 if upright else 0]
+        rows, outputs = len(source), parameter.shape[1 if transposed else 0]
         if 2 * rows <= source.shape[1] and rows <= outputs:
             edge = GradientEdge(products[0], 0)
-            few = getattr(products[0], "sparse_input", None)
-            layers[index] = Layer(edge, source, outputs, parameter.dtype, source._version, upright, few)
+            sparse = getattr(products[0], "sparse_input", None)
+            layers[index] = Layer(edge, source, outputs, parameter.dtype, source._version, transposed, sparse)
     return layers
 
 

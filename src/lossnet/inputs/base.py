@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Embeddings, Examples, Source
+from lossnet.data import DataError, Embeddings, Examples, Source
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -105,12 +105,16 @@ class Input(ABC, Generic[SourceT, Item]):
     def fit(cls, parts: Sequence[SourceT], fitting: Fitting) -> Input[SourceT, Item]:
         """Return the kind as fitted on the first of ``parts``, which is the training data."""
 
-    def prepare(self, source: SourceT, level: Level) -> Source:
-        """Return inputs as networks read them, such as standardised or looked up in a lexicon.
-
-        Batches may have a mask only where outputs, which are of that ``level``, have units that are padded.
-        """
+    def prepare(self, source: SourceT) -> Source:
+        """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
         return source
+
+    @classmethod
+    def collect(cls, x: Any) -> SourceT:
+        """Return raw training inputs, as a user has them, in memory: what `fit` and `prepare` take."""
+        raise DataError(
+            f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}"
+        )
 
     @abstractmethod
     def read(self, x: Any) -> SourceT:
@@ -206,8 +210,8 @@ class Input(ABC, Generic[SourceT, Item]):
         """Return the names of the axes that may have any size in an exported file."""
         return {0: "batch"}
 
-    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
-        """Return what a network reads, and the mask of its outputs, from an exported file's input; traced."""
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what a network reads, and its mask, from the raw input of an exported file; traced."""
         return x, None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:

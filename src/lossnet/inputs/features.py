@@ -16,7 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_inputs
-from lossnet.data.readers import named_rows
+from lossnet.data.readers import frame_columns, named_rows
 from lossnet.data.readers.text import Like
 from lossnet.data.stored import stored_strings
 from lossnet.inputs.base import (
@@ -70,8 +70,12 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     def fit(cls, parts: Sequence[FeatureTable], fitting: Fitting) -> Features:
         return cls(parts[0].names, Preprocessor.fit(parts[0], fitting.standardise))
 
-    def prepare(self, source: FeatureTable, level: Level) -> FeatureTable:
+    def prepare(self, source: FeatureTable) -> FeatureTable:
         return source if self.preprocessor is None else self.preprocessor.apply(source)
+
+    @classmethod
+    def collect(cls, x: Any) -> FeatureTable:
+        return FeatureTable(x)
 
     def read(self, x: Any) -> FeatureTable:
         """Return rows of numbers, in the order of our columns; or, by name, data frames or lists of mappings.
@@ -97,12 +101,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         if hasattr(x, "isna") and all(isinstance(name, str) for name in x.columns):
             if set(names) <= set(x.columns):
                 return x[names].to_numpy(dtype=np.float32, na_value=np.nan)
-            lists = {name: (x[name].tolist(), x[name].isna().tolist()) for name in x.columns}
-            columns = {
-                name: [None if absent else value for value, absent in zip(*pair, strict=True)]
-                for name, pair in lists.items()
-            }
-            return named_rows(columns, names).x
+            return named_rows(frame_columns(x), names).x
         if isinstance(x, Sequence) and len(x) and all(isinstance(row, Mapping) for row in x):
             keys = dict.fromkeys(key for row in x for key in row)
             return named_rows({key: [row.get(key) for row in x] for key in keys}, names).x
@@ -219,7 +218,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     exported_name = "features"
 
-    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         # In float64 until the network's own arithmetic begins, as the preprocessor does it.
         arrays = {name: torch.from_numpy(array) for name, array in self.state()[1].items()}
         if "impute" in arrays:
@@ -243,7 +242,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     # ------------------------------------------------------------------ on a page
 
     def picture(self, source: Source, row: int) -> Markup | None:
-        """Return pixels, if columns are called ``pixel_ROW_COLUMN``, or the largest names of a sparse row."""
+        """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""
         from lossnet.report.canvas import draw_pixels, pixel_places
         from lossnet.report.markup import tag
 

@@ -75,7 +75,8 @@ class Images(Input[Pictures, Picture]):
         mean, std = (tuple(part.flatten().tolist()) for part in (fitted.mean, fitted.std))
         return cls(train.channels, train.size, mean, std)
 
-    def read(self, x: Any) -> Pictures:
+    @classmethod
+    def collect(cls, x: Any) -> Pictures:
         """Return images of one size, channels last, as `Pictures.from_arrays` takes them."""
         if isinstance(x, str | PathLike):
             advice = "lossnet.data.read_pictures reads files, lossnet predict writes masks of them"
@@ -85,8 +86,11 @@ class Images(Input[Pictures, Picture]):
             sizes = sorted({image.shape[:2] for image in x})
             if len(sizes) > 1:
                 what = f"images have different sizes, such as {sizes[0]} and {sizes[1]}"
-                raise DataError(f"{what}; predict for one size at a time")
-        pictures = Pictures.from_arrays(np.asarray(x))
+                raise DataError(f"{what}; give one size at a time")
+        return Pictures.from_arrays(np.asarray(x))
+
+    def read(self, x: Any) -> Pictures:
+        pictures = self.collect(x)
         if pictures.channels != self.channels:
             what = f"images have {pictures.channels} channel(s), the model's have {self.channels}"
             raise DataError(f"{what}; give (images, height, width, {self.channels}), also for one image")
@@ -251,7 +255,7 @@ class Images(Input[Pictures, Picture]):
         multiple = 4 if settings.image_net == "fcn" else 1
         return None if any(side % multiple for side in self.size) else multiple
 
-    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return x.permute(0, 3, 1, 2), None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:

@@ -57,7 +57,7 @@ class Words(Input[Sentences, Sentence]):
     was read.
 
     >>> words = Words(Lexicon.fit(Sentences((("I", "bet", "I"),)), features=("case",)))
-    >>> x = words.prepare(words.read(["I bet"]), "position").batch(torch.tensor([0]))
+    >>> x = words.prepare(words.read(["I bet"])).batch(torch.tensor([0]))
     >>> words.network(Settings(task_hidden=8), "position", outputs=2)(x).shape
     torch.Size([1, 2, 2])
     >>> words.network(Settings(task_hidden=8), "instance", outputs=3)(x).shape
@@ -84,16 +84,20 @@ class Words(Input[Sentences, Sentence]):
         lexicon = Lexicon.fit(parts[0], fitting.features, words, fitting.clusters)
         return cls(lexicon, lexicon.vectors(fitting.tables), column=parts[0].column)
 
-    def prepare(self, source: Sentences, level: Level) -> Sentences:
-        return source.encoded(self.lexicon, masked=level == "position")
+    def prepare(self, source: Sentences) -> Sentences:
+        return source.encoded(self.lexicon)
 
-    def read(self, x: Any) -> Sentences:
+    @classmethod
+    def collect(cls, x: Any) -> Sentences:
         """Return sentences given as `Sentences`, texts, or sequences of tokens."""
         if isinstance(x, Sentences):
             return x
         if isinstance(x, str):
             raise DataError("inputs are a list of sentences, not one text; give [text]")
         return Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
+
+    def read(self, x: Any) -> Sentences:
+        return self.collect(x)
 
     @classmethod
     def accepts(cls, x: Any) -> bool:
@@ -278,8 +282,8 @@ class Words(Input[Sentences, Sentence]):
     def exported_axes(self, settings: Settings, level: Level) -> dict[int, str]:
         return {0: "batch", 1: "length"}
 
-    def exported(self, x: Tensor, level: Level) -> tuple[Tensor, Tensor | None]:
-        return x, x[..., 0] != 0 if level == "position" else None
+    def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return x, x[..., 0] != 0
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
         lexicon, random = self.lexicon, np.random.default_rng(seed)

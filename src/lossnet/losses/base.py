@@ -50,10 +50,10 @@ class EnergyLoss(ABC):
     ) -> Tensor:
         """Loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
 
-    def rounds(
+    def candidate_batches(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        """``count`` times the loss ``(batch,)`` of an energy, each with candidates of its own."""
+        """Yield ``count`` times the loss ``(batch,)`` as a function of the energy, on fresh candidates."""
         for _ in range(count):
             yield partial(self._of, truth, self.propose(prediction), prediction)
 

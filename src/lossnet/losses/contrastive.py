@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from lossnet import kernels
+from lossnet import ops
 from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
 from lossnet.scores import F1, Score
-from lossnet.spaces import MultiLabel, Prediction
-from lossnet.sparse import unbind
+from lossnet.spaces import Prediction
 
 if TYPE_CHECKING:
     from lossnet.settings import Settings
 
 __all__ = ["CD", "NCE", "Ranking"]
-
-#: so many numbers of candidates at most are made at once for several rounds on a GPU
-AT_ONCE = 1 << 26
-#: and so many of one instance on a CPU
-OF_EACH = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -59,61 +53,29 @@ class Ranking(EnergyLoss):
         everything = with_truth(truth, candidates)
         return _contrast(everything, self.offset(everything, truth, prediction), energy)
 
-    def rounds(
+    def candidate_batches(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        together = self._together(truth, prediction, count)
-        if not together:
-            yield from super().rounds(truth, prediction, count)
-            return
-        for begun in range(0, count, together):
-            yield from self._rounds_at_once(truth, prediction, min(together, count - begun))
+        for candidates in prediction.candidate_batches(truth, self.samples, count):
+            yield partial(_contrast, candidates, self.offset(candidates, truth, prediction))
 
-    def _together(self, truth: Tensor, prediction: Prediction, count: int) -> int:
-        """Candidates of how many rounds are better drawn and weighed at once; 0 for each by itself."""
-        if truth.is_cuda:  # all take the time of one, if there is room for them
-            plain = type(self) in (Ranking, NCE) and self.score is None
-            fit = count * self.samples * truth.numel() <= AT_ONCE
-            return count if plain and fit and count > 1 else 0
-        space, plain = prediction.space, type(self) in (Ranking, NCE, CD) and type(prediction) is Prediction
-        constant = truth.device.type == "cpu" and not truth.requires_grad
-        if not (plain and constant and isinstance(space, MultiLabel)):
-            return 0
-        # Sets of labels that are drawn for rounds know where their ones are.  How many are drawn before other
-        # random numbers must not depend on the rows: replicas and processes have more or less of them.
-        return max(1, OF_EACH // max(1, self.samples * space.labels))
-
-    def _rounds_at_once(
-        self, truth: Tensor, prediction: Prediction, count: int
-    ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
-        candidates = prediction.rounds(truth, self.samples, count)
-        offset = self.offset(candidates, truth, prediction)
-        offsets = offset if isinstance(offset, Tensor) else [offset] * count
-        for own, shift in zip(unbind(candidates), offsets, strict=True):
-            yield partial(_contrast, own, shift)
+    def __init_subclass__(cls) -> None:
+        own = vars(cls)
+        if ("propose" in own or "__call__" in own) and "candidate_batches" not in own:
+            cls.candidate_batches = EnergyLoss.candidate_batches  # type: ignore[method-assign]  # by these
 
     def offset(self, candidates: Tensor, truth: Tensor, prediction: Prediction) -> Tensor | float:
-        """What is added to each candidate's ``−E`` in the softmax, ``(…, batch, 1 + K)``.
-
-        Candidates may be those of several rounds, ``(rounds, batch, 1 + K, *event)``.
-        """
+        """Return what is added to each candidate's ``−E`` in the softmax, ``(batch, 1 + K)``."""
         if self.score is None:
             return 0.0
-        if (
-            candidates.dim() > truth.dim() + 1 and type(self.score) is not F1
-        ):  # which takes all rounds at once
-            cost = torch.stack([self.score.cost(own, truth) for own in candidates])
-        else:
-            cost = self.score.cost(candidates, truth)
+        cost = self.score.cost(candidates, truth)
         # Not every score gives an empty truth a cost of 0 against itself.
-        return torch.cat([torch.zeros_like(cost[..., :1]), cost[..., 1:]], -1)
+        return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
 
 
 def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:
-    """``−log softmax(offset − E)`` of the first of candidates ``(batch, 1 + K, *event)``, ``(batch,)``."""
-    energies = energy(candidates)
-    found = kernels.contrast(energies, offset)
-    return -(offset - energies).log_softmax(1)[:, 0] if found is None else found
+    """Return the loss ``(batch,)`` of candidates ``(batch, 1 + K, *event)``, the truth in front."""
+    return ops.contrast(energy(candidates), offset)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,9 @@ class CRF(Method):
 
 def _build(parts: Parts) -> CRF:
     energy, space = parts.energy(), parts.space
-    assert isinstance(energy, Sum)
     assert isinstance(space, Tags)
+    if not isinstance(energy, Sum) or not isinstance(energy.terms[0], Chain):
+        raise ValueError("method crf needs an energy that is a Sum whose first term is a Chain")
     return CRF(energy, space)
 
 

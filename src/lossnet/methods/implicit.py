@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from lossnet import ops
 from lossnet.energies import Energy
 from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, implicit_gradient
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
@@ -18,7 +19,6 @@ from lossnet.methods.base import Update
 from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
-from lossnet.precision import products
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
@@ -125,7 +125,7 @@ class Implicit(SEAL):
 
     def implicit_update(self, batch: Batch) -> Update:
         """An energy step along both terms, with products of matrices in full."""
-        with products(batch.y.device, rounded=False):
+        with ops.matmul_precision(batch.y.device, rounded=False):
             return self._implicit_update(batch)
 
     def _implicit_update(self, batch: Batch) -> Update:
@@ -176,7 +176,7 @@ class Implicit(SEAL):
         live = Prediction(self.space, logits, prediction.mask)
         fixed = live.detach()
         if self.gradient_path == "cost":
-            (explicit,) = self.loss.rounds(truth, fixed, 1)
+            (explicit,) = self.loss.candidate_batches(truth, fixed, 1)
             loss = mean(explicit(energy), weight)
             cost = mean(self.score.cost(live.relaxed.unsqueeze(1), truth).squeeze(1), weight)
             return loss + (cost - cost.detach())

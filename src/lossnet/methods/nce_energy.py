@@ -61,7 +61,7 @@ class NCEEnergy(EnergyMethod):
         """One contrastive step against the frozen network's samples."""
         with torch.no_grad():
             noise = self._noise(batch)
-        for loss in self.loss.rounds(batch.y, noise, 1):
+        for loss in self.loss.candidate_batches(batch.y, noise, 1):
             yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
 
     def _noise(self, batch: Batch) -> Prediction:

@@ -25,7 +25,7 @@ def energy_losses(
     Each has candidates of its own, and is of the energy as it is when the loss is asked for: take the step
     between two of them.
     """
-    for instance_losses in loss.rounds(batch.y, prediction, count):
+    for instance_losses in loss.candidate_batches(batch.y, prediction, count):
         yield batch.mean(instance_losses(energy.at(batch.x)))
 
 
@@ -33,7 +33,8 @@ class SEAL(TaskNetMethod):
     """On each batch, ``energy_steps`` of the energy, then ``task_steps`` of the task net (SEAL Eq. 4, 5).
 
     The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
-    held fixed.  Each network reads the other's batch once, however many steps it takes.
+    held fixed.  Each network reads the other's batch once, however many steps it takes.  With no
+    ``energy_steps``, the energy stays as it is: any scorer of outputs then is a loss.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP
@@ -68,11 +69,14 @@ class SEAL(TaskNetMethod):
         self.task_steps = task_steps
 
     def stages(self) -> tuple[Stage, ...]:
+        if not self.energy_steps:
+            return (Stage("task net", ("task_net",), self.updates, self.predict),)
         return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         """The steps of one batch."""
-        yield from self.energy_updates(batch)
+        if self.energy_steps:
+            yield from self.energy_updates(batch)
         yield from self.task_updates(batch, self.task_loss)
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
@@ -121,6 +125,13 @@ def arguments(parts: Parts) -> dict[str, Any]:
     }
 
 
+def _build(parts: Parts) -> SEAL:
+    options = arguments(parts)
+    if not any(one.requires_grad for one in options["energy"].parameters()):
+        options["energy_steps"] = 0
+    return SEAL(**options)
+
+
 SPEC = MethodSpec(
     "seal",
     SEAL,
@@ -128,5 +139,6 @@ SPEC = MethodSpec(
     losses=named(*ENERGY_LOSSES),
     rates=RATES,
     search=SEARCH,
-    build=lambda parts: SEAL(**arguments(parts)),
+    build=_build,
+    frozen_energy=True,
 )

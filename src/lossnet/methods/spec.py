@@ -60,6 +60,7 @@ class MethodSpec:
         score_shares: weight of the score's cost for each unit of output, with losses that have one of their
             own; ``score_weight`` comes before it.
         spaces: the spaces that it is for, if not for any.
+        frozen_energy: whether it can be had with an energy that stays as it is.
 
     >>> from lossnet.methods import seal
     >>> seal.SPEC.name, list(seal.SPEC.losses)[:2], dict(seal.SPEC.rates)
@@ -76,6 +77,7 @@ class MethodSpec:
     loss_search: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     score_shares: Mapping[str, float] = field(default_factory=dict)
     spaces: tuple[type[Space], ...] = ()
+    frozen_energy: bool = False
 
     @property
     def default_loss(self) -> str:

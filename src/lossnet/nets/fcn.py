@@ -135,13 +135,13 @@ class Normalise(nn.Module):
         return (x - self.mean) / self.std
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     """A convolution that keeps the size (or its ``stride``-th part, rounded up) and starts as `linear` does.
 
-    >>> conv(3, 4, kernel=5, stride=2)(torch.zeros(1, 3, 7, 8)).shape
+    >>> conv(3, 4, size=5, stride=2)(torch.zeros(1, 3, 7, 8)).shape
     torch.Size([1, 4, 4, 4])
     """
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
+    layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
@@ -154,7 +154,7 @@ class _Up(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.conv = nn.ConvTranspose2d(inputs, outputs, 5, stride=2, padding=2)
-        # A quarter of the kernel meets each pixel; `kaiming_uniform_` would count all of it, and outputs.
+        # A quarter of the weights meets each pixel; `kaiming_uniform_` would count all of it, and outputs.
         bound = math.sqrt(6 / (inputs * 25 / 4))
         nn.init.uniform_(self.conv.weight, -bound, bound)
         assert self.conv.bias is not None

@@ -1,33 +1,26 @@
-"""Linear layers, and the one that reads what is mostly zeros."""
+"""Linear layers, and the one that reads a network's inputs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from lossnet import kernels
-from lossnet.sparse import few_values, product
+from lossnet import ops
 
-__all__ = ["InputLayer", "Linear", "hooked", "linear"]
+__all__ = ["Dropout", "InputLayer", "hooked", "linear"]
 
 
-class Linear(nn.Linear):
-    """`torch.nn.Linear`, in steps of training on a GPU by `lossnet.kernels`."""
-
-    #: whether ``weight`` is ``(inputs, outputs)``
-    upright = False
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, for inputs ``(batch, …)``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """``x Wᵀ + b``, ``(…, outputs)``."""
-        found = kernels.layer(input, self.weight, self.bias, self.upright)
-        return super().forward(input) if found is None else found
+        return ops.dropout(input, self.p, self.training)
 
 
-def linear(inputs: int, outputs: int, bias: bool = True) -> Linear:
-    """A linear layer that starts as SEAL's do: Kaiming uniform weights, zero bias."""
-    layer = Linear(inputs, outputs, bias=bias)
+def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """Return a linear layer that starts as SEAL's do: Kaiming uniform weights, zero bias."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     if bias:
         nn.init.zeros_(layer.bias)
@@ -37,20 +30,17 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> Linear:
 class InputLayer(nn.Module):
     """``X W + b`` for inputs ``X`` ``(…, inputs)``; it starts as `linear` does.
 
-    In training on a CPU, inputs that are mostly zeros, and sparse CSR inputs ``(batch, inputs)`` anywhere,
-    cost as much time as they have other values.  The result can be differentiated any number of times;
-    no gradient reaches sparse inputs.
+    Inputs may be dense, or a matrix ``(batch, inputs)`` in CSR layout, which gets no gradient; those that are
+    mostly zeros cost little time in training on a CPU.  The result can be differentiated any number of times.
 
     ``weight`` is ``(inputs, outputs)``, so that the weights of an input lie together.  A ``state_dict``
     has it as that of `torch.nn.Linear`, ``(outputs, inputs)``.
 
+    >>> import torch
     >>> layer = InputLayer(3, 2)
-    >>> x = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
-    >>> torch.allclose(layer(x.to_sparse_csr()), layer(x))
-    True
+    >>> layer(torch.zeros(4, 3)).shape, layer.state_dict()["weight"].shape
+    (torch.Size([4, 2]), torch.Size([2, 3]))
     """
-
-    upright = True
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__()
@@ -61,19 +51,7 @@ class InputLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``X W + b``, ``(…, outputs)``."""
-        found = kernels.layer(x, self.weight, self.bias, self.upright)
-        if found is not None:
-            return found
-        if x.layout == torch.sparse_csr or self.training:
-            few = few_values(x)
-            if few is not None:
-                matrix = x if x.dim() == 2 and x.layout == torch.strided else None
-                out = product(few, self.weight, matrix)
-                out = out if self.bias is None else out + self.bias
-                return out.view(*x.shape[:-1], self.out_features)
-        if x.dim() == 2 and self.bias is not None and x.device.type == "cpu":
-            return torch.addmm(self.bias, x, self.weight)
-        return x @ self.weight if self.bias is None else x @ self.weight + self.bias
+        return ops.dense_layer(x, self.weight, self.bias, transposed=True, training=self.training)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
@@ -90,7 +68,7 @@ class InputLayer(nn.Module):
 
 
 def hooked(*modules: nn.Module) -> bool:
-    """Whether somebody wants to be called with any of these modules, so that all must be called as they are.
+    """Return True if any of these modules has hooks, so that it must be called as it is.
 
     >>> hooked(nn.Softplus())
     False

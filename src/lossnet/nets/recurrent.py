@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.coins import Dropout
-from lossnet.nets.layers import linear
+from lossnet.nets.layers import Dropout, linear
 
 __all__ = [
     "BiLSTM",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import Source, Target
+from lossnet.data import DataError, Source, Target
 from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Input, Level, Schema
@@ -68,6 +68,18 @@ class Output(ABC, Generic[TargetT]):
     @abstractmethod
     def fit(cls, parts: Sequence[TargetT]) -> Output[TargetT]:
         """Return the kind as fitted on the outputs of training, validation and test data."""
+
+    @classmethod
+    def accepts(cls, y: Any) -> bool:
+        """Whether raw outputs of unknown kind look like this one."""
+        return False
+
+    @classmethod
+    def collect(cls, y: Any, source: Source) -> TargetT:
+        """Return raw outputs of these inputs, as a user has them, in memory."""
+        raise DataError(
+            f"{cls.summary} are not read from Python objects; give an instance of {cls.target.__name__}"
+        )
 
     def preparing(self, targets: Callable[[], Iterable[TargetT]]) -> Callable[[TargetT], Target]:
         """Return what makes outputs of a data set such as losses and metrics read.

@@ -18,7 +18,7 @@ from lossnet.data.stored import stored_strings
 from lossnet.decoding import LABEL_DECODERS, Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.files import opened
-from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.inputs import Arrays, Features, Input, Level, Schema
 from lossnet.outputs.base import Output, Predicted, rounded
 from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, LabelMeter, Meter
 from lossnet.settings import Settings
@@ -57,6 +57,15 @@ class Labels(Output[LabelTable]):
     def fit(cls, parts: Sequence[LabelTable]) -> Labels:
         return cls(parts[0].names)
 
+    @classmethod
+    def accepts(cls, y: Any) -> bool:
+        return Features.accepts(y)
+
+    @classmethod
+    def collect(cls, y: Any, source: Source) -> LabelTable:
+        """Return label sets ``(n, labels)`` of 0 and 1: an array, a sparse matrix, or a data frame."""
+        return LabelTable(y)
+
     def matches(self, target: Target) -> bool:
         return isinstance(target, LabelTable) and target.names == self.label_names
 
@@ -93,7 +102,9 @@ class Labels(Output[LabelTable]):
         encoder = source.network(settings, "instance", "energy")
         width = int(encoder.width)  # type: ignore[arg-type]
         labels, features = len(self.label_names), width if settings.conditioned else None
-        return Sum(encoder, Local(width, labels), LabelInteraction(labels, settings.global_hidden, features))
+        # Before the local term: the order in which initial weights are drawn.
+        interaction = LabelInteraction(labels, settings.global_hidden, features)
+        return Sum(encoder, Local(width, labels), interaction)
 
     # ------------------------------------------------------------------ how good predictions are
 

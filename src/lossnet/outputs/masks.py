@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lossnet.data import Crops, MaskStack, Source, Target, write_mask
+from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, Target, write_mask
 from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema
@@ -49,6 +49,16 @@ class Masks(Output[MaskStack]):
     @classmethod
     def fit(cls, parts: Sequence[MaskStack]) -> Masks:
         return cls()
+
+    @classmethod
+    def accepts(cls, y: Any) -> bool:
+        return Images.accepts(y) and y.ndim == 3
+
+    @classmethod
+    def collect(cls, y: Any, source: Source) -> MaskStack:
+        """Return masks ``(n, height, width)`` of 0 and 1, or 0 and 255."""
+        target = MaskStack(y)
+        return MaskData.paired(source, target).target if isinstance(source, Pictures) else target
 
     def matches(self, target: Target) -> bool:
         return isinstance(target, MaskStack)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data import Sentences, Source, TagColumn, TagSet, Target
+from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet, Target
 from lossnet.data.schemes import detect, mark
 from lossnet.decoding import Decoder, Nearest
 from lossnet.energies import Chain, Sum, TagLM
 from lossnet.files import opened
-from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.inputs import Arrays, Input, Level, Schema, Words
 from lossnet.outputs.base import Output, Predicted
 from lossnet.scores import TokenCost
 from lossnet.settings import Settings
@@ -60,6 +60,18 @@ class Tags(Output[TagColumn]):
     @classmethod
     def fit(cls, parts: Sequence[TagColumn]) -> Tags:
         return cls(TagSet.fit(part.tags for part in parts))
+
+    @classmethod
+    def accepts(cls, y: Any) -> bool:
+        return not hasattr(y, "columns") and Words.accepts(y) and not any(isinstance(tags, str) for tags in y)
+
+    @classmethod
+    def collect(cls, y: Any, source: Source) -> TagColumn:
+        """Return a sequence of tags for each sentence, one for each of its tokens."""
+        tags = tuple(tuple(map(str, one)) for one in y)
+        return (
+            TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else TagColumn(tags)
+        )
 
     def preparing(self, targets: Callable[[], Iterable[TagColumn]]) -> Callable[[TagColumn], TagColumn]:
         """Return what gives tags their numbers and turns those that mark spans into BIOES.

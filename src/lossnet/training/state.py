@@ -236,7 +236,7 @@ class TrainingState:
         if options.tracker is not None:
             options.tracker.epoch(len(history), flat(history[-1]))
         answers = [callback(history[-1]) for callback in options.callbacks]  # all are told
-        return any(answer is True for answer in answers)
+        return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
     def close_stage(self) -> None:
         """Take the stage's best weights and go on to the next."""

@@ -1,9 +1,9 @@
-"""Searches for settings on validation data, by one worker or many.
+"""Search for settings on validation data, by one worker or many; needs the ``[tune]`` extra.
 
 ===============  ==================================================================
 `Search`         what is searched: a run to start from, a space, a number of trials
-`search`         takes trials until all are done, and writes what came out
-`Found`          what came out
+`search`         train trials until all are done, and write the best settings
+`Found`          the trials and where they are written
 `default_space`  the settings of a method that are searched unless told otherwise
 ===============  ==================================================================
 """

@@ -1,11 +1,10 @@
-"""A search by any number of workers that share one storage.
+"""A search by any number of workers that share one study in a database.
 
-Trials are made in advance, as many as are asked for, and wait.  A worker takes one at a time, trains it on
-the training part, reports the validation metric of each epoch and gives up where a trial is worse than the
-median of the others.  While it trains it leaves a sign of life in the storage every few seconds; a trial
-whose worker has left none for a while is failed by another worker and made to wait again with the same
-settings.  So a worker that is killed loses no more than what it had done of one trial, and the same command
-goes on with whatever is left.
+Workers, their heartbeats and another try for trials of lost workers are Optuna's: ``Study.optimize`` takes a
+trial at a time and leaves a heartbeat in the database while it trains; a trial whose heartbeat has stopped is
+failed by another worker and waits again with the same settings.  So a worker that is killed loses no more
+than what it had done of one trial, and the same command goes on with whatever is left.  Heartbeats need a
+database, SQLite or PostgreSQL: Optuna's journal files have none.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import dataclasses
 import json
 import os
 import socket
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,28 +28,45 @@ import yaml
 
 from lossnet import scores
 from lossnet.build import build
-from lossnet.data import Loaded
 from lossnet.files import write_text
-from lossnet.run import Run, check_folder, completed, find_device, fit, identity_of, read
+from lossnet.loading import Loaded
+from lossnet.run import Run, check_folder, find_device, fit, identity_of, read, resolve, settled
 from lossnet.settings import Settings
-from lossnet.tasks import task_of
 from lossnet.training import NonFiniteLoss
 from lossnet.training.tracking import Tracker
 from lossnet.tune.space import Dimension, default_space
 
-if TYPE_CHECKING:
-    from optuna import Study, Trial
-    from optuna.pruners import BasePruner
-    from optuna.storages import RDBStorage
+try:
+    import optuna
+    import sqlalchemy
+    from optuna import Study, Trial, TrialPruned
+    from optuna.exceptions import (
+        DuplicatedStudyError,
+        ExperimentalWarning,
+        StorageInternalError,
+        UpdateFinishedTrialError,
+    )
+    from optuna.pruners import BasePruner, MedianPruner
+    from optuna.samplers import TPESampler
+    from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
     from optuna.trial import FrozenTrial, TrialState
+    from sqlalchemy.exc import (
+        ArgumentError,
+        IntegrityError,
+        OperationalError,
+        ProgrammingError,
+        SQLAlchemyError,
+    )
+except ImportError as error:
+    raise ImportError(f"tuning needs Optuna ({error.name} is missing): pip install 'lossnet[tune]'") from None
 
 __all__ = ["Found", "Search", "search"]
 
-#: seconds between two signs of life, and without one until a trial is taken from its worker
+#: seconds between two heartbeats, and without one until a trial is taken from its worker
 HEARTBEAT, GRACE = 10, 60
-#: A trial that has lost so many workers may be what kills them.
-MOST_TRIES = 3
-#: seconds that a worker gives the one who made the study to describe it
+#: A trial that has lost more workers may be what kills them.
+RETRIES = 2
+#: seconds that a worker gives the one that made the study to describe it
 _MAKING = 60.0
 
 
@@ -99,7 +115,7 @@ class Found:
 
 
 def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
-    """Takes part in a search until all trials are done.
+    """Take part in a search until all trials are done.
 
     Needs the ``[tune]`` extra.  Test data are never looked at: trials get none.  ``tell`` is called with a
     line about each trial.
@@ -114,22 +130,23 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     >>> [trial["state"] for trial in found.trials], found.metric
     (['complete', 'complete'], 'f1')
     """
-    _optuna()  # before data are read: it may not be there
     if wanted.trials < 1:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
     wanted = _complete(wanted)
-    data = _without_test(read(wanted.run))
+    data = read(wanted.run)
+    data = dataclasses.replace(data, test=data.test.take(np.zeros(0, dtype=np.int64)))
     space = _space(wanted, data)
-    with _storage_errors(wanted), _storage(wanted) as storage:
-        study = _open(wanted, storage, space, data)
-        worker = _Worker(wanted, study, storage, space, data, tell)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    calm = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)  # which heartbeats are
+    with calm, _storage_errors(wanted), _storage(wanted) as storage:
+        worker = _Worker(wanted, _open(wanted, storage, space, data), space, data, tell)
         worker.work()
         return worker.write()
 
 
 def _complete(wanted: Search) -> Search:
-    """With all names and settings filled in."""
-    run = dataclasses.replace(completed(wanted.run), output=None, resume=False, track=None)
+    """Fill in all names and settings."""
+    run = dataclasses.replace(resolve(wanted.run), output=None, resume=False, track=None)
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
@@ -137,14 +154,8 @@ def _complete(wanted: Search) -> Search:
     return dataclasses.replace(wanted, run=run, study=study, output=output)
 
 
-def _without_test(data: Loaded[Any]) -> Loaded[Any]:
-    return dataclasses.replace(data, test=data.test.take(np.zeros(0, dtype=np.int64)))
-
-
-def _space(wanted: Search, data: Loaded[Any]) -> dict[str, Dimension]:
-    run = wanted.run
-    assert run.settings is not None
-    space = default_space(run.method, run.loss, run.settings, task_of(data))
+def _space(wanted: Search, data: Loaded) -> dict[str, Dimension]:
+    space = default_space(*settled(wanted.run), data.task)
     space = {name: where for name, where in space.items() if name not in wanted.fixed} | dict(wanted.space)
     if not space:
         raise ValueError("every setting is fixed: there is nothing to search")
@@ -154,16 +165,14 @@ def _space(wanted: Search, data: Loaded[Any]) -> dict[str, Dimension]:
 # ---------------------------------------------------------------- the storage
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-        import sqlalchemy  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"tuning needs Optuna ({error.name} is missing): pip install 'lossnet[tune]'"
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
+class _Storage(RDBStorage):
+    """A database that may be away for a moment, and knows the workers that have left a heartbeat."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        # If it does not come back, the trial's own reports say so.
+        with suppress(StorageInternalError, SQLAlchemyError, UpdateFinishedTrialError):
+            super().record_heartbeat(trial_id)
+            self.set_trial_user_attr(trial_id, "worker", f"{socket.gethostname()}:{os.getpid()}")
 
 
 @contextmanager
@@ -186,28 +195,22 @@ def _storage(wanted: Search) -> Iterator[RDBStorage]:
 
 def _connected(url: str, tries: int = 5) -> RDBStorage:
     """The storage, with its tables; workers that make these at the same time get in each other's way."""
-    import sqlalchemy
-
     connect = {"timeout": 60} if url.startswith("sqlite") else {}
-    for left in reversed(range(tries)):
+    while True:
+        tries -= 1
         try:
-            with _quiet():
-                return _optuna().storages.RDBStorage(  # type: ignore[no-any-return]
-                    url,
-                    engine_kwargs={"connect_args": connect, "pool_pre_ping": True},
-                    heartbeat_interval=HEARTBEAT,
-                    grace_period=GRACE,
-                    heartbeat_stale_trial_callback=_put_back,
-                )
-        except (sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.IntegrityError, AssertionError):
-            if not left:
+            return _Storage(
+                url,
+                engine_kwargs={"connect_args": connect, "pool_pre_ping": True},
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=_retry,
+            )
+        except (ProgrammingError, IntegrityError, OperationalError, AssertionError) as error:
+            unreachable = isinstance(error, OperationalError) and "already exists" not in str(error)
+            if unreachable or not tries:
                 raise
             time.sleep(0.5)
-        except sqlalchemy.exc.OperationalError as error:
-            if not left or "already exists" not in str(error):
-                raise
-            time.sleep(0.5)
-    raise AssertionError("the last try raises or returns")
 
 
 def _file(wanted: Search) -> Path:
@@ -217,86 +220,68 @@ def _file(wanted: Search) -> Path:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna calls signs of life experimental whenever they are used."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
 def _storage_errors(wanted: Search) -> Iterator[None]:
-    """A database that cannot be reached is told of by its address, without the password."""
-    import sqlalchemy
-    from optuna.exceptions import StorageInternalError
-
+    """Name a database that cannot be reached by its address, without the password."""
     try:
         yield
-    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, ImportError) as error:
+    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
         cause = error.__cause__ or error
         reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
         address = wanted.storage or str(_file(wanted))
-        with suppress(sqlalchemy.exc.ArgumentError):
+        with suppress(ArgumentError):
             address = sqlalchemy.engine.make_url(address).render_as_string(hide_password=True)
         raise OSError(f"the storage {address} cannot be used ({reason})") from error
 
 
-def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], data: Loaded[Any]) -> Study:
-    """The study, made with its trials if it is not there, or found and compared with what is asked for."""
-    optuna = _optuna()
-    description = _description(wanted, space, data)
+def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], data: Loaded) -> Study:
+    """Make the study with its first trial, or load it and compare it with what is asked for."""
     others = [name for name in optuna.get_all_study_names(storage) if name != wanted.study]
     if others and not wanted.storage:  # whose recipe would be overwritten
         raise ValueError(f"{wanted.output} holds the study {others[0]!r}; choose another --output")
-    with _quiet():
-        try:
-            study = optuna.create_study(storage=storage, study_name=wanted.study, direction="maximize")
-        except optuna.exceptions.DuplicatedStudyError:
-            study = optuna.load_study(storage=storage, study_name=wanted.study)
-            found = _described(study)
-            if found is None:  # whoever made it did not come so far
-                study.set_user_attr("description", description)
-            else:
-                _compare(wanted, found, description)
-    _fill(study, wanted, space)
-    if "description" not in study.user_attrs:
+    description = _description(wanted, space, data)
+    try:
+        study = optuna.create_study(
+            study_name=wanted.study, storage=storage, pruner=pruner(), direction="maximize"
+        )
+    except DuplicatedStudyError:
+        study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=pruner())
+        patience = time.monotonic() + _MAKING
+        while "description" not in study.user_attrs and time.monotonic() < patience:
+            time.sleep(0.25)
+    known = study.user_attrs.get("description")
+    if known is None:  # it is new, or whoever made it did not come so far
+        settings = description["settings"]
+        start = {name: settings[name] for name, where in space.items() if settings[name] in where}
+        study.enqueue_trial(start, skip_if_exists=True)
         study.set_user_attr("description", description)
-    return study  # type: ignore[no-any-return]
+    else:
+        _compare(wanted, known, description)
+    return study
 
 
-def _description(wanted: Search, space: Mapping[str, Dimension], data: Loaded[Any]) -> dict[str, Any]:
+def _description(wanted: Search, space: Mapping[str, Dimension], data: Loaded) -> dict[str, Any]:
     """What must be the same for trials to be comparable, as JSON."""
-    run = wanted.run
-    assert run.settings is not None
+    run, (method, loss, settings) = wanted.run, settled(wanted.run)
     dimensions = {name: dataclasses.asdict(where) for name, where in space.items()}
     described = {
         **identity_of(data),
-        "method": run.method,
-        "loss": run.loss,
+        "method": method,
+        "loss": loss,
         "seed": run.seed,
-        "settings": dataclasses.asdict(run.settings),
+        "settings": dataclasses.asdict(settings),
         "space": dimensions,
     }
     return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
-def _described(study: Study) -> dict[str, Any] | None:
-    """What a study is about, once whoever makes it has said so and made its trials."""
-    for _ in range(int(_MAKING / 0.25)):
-        found: dict[str, Any] | None = study.user_attrs.get("description")
-        if found is not None:
-            return found
-        time.sleep(0.25)
-    return None
-
-
-def _compare(wanted: Search, found: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+def _compare(wanted: Search, known: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+    """Refuse to go on with a study of something else."""
     for name, value in description.items():
-        if name not in found:
+        if name not in known:
             what = f"the study {wanted.study!r} is of an older version, which did not note its {name}"
             raise ValueError(f"{what}; give another --study and --output")
-        if found[name] != value:
-            before, now = found.get(name), value
+        if known[name] != value:
+            before, now = known[name], value
             if isinstance(before, dict) and isinstance(now, dict):
                 changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
                 name = f"{name} ({', '.join(changed)})"
@@ -305,214 +290,177 @@ def _compare(wanted: Search, found: Mapping[str, Any], description: Mapping[str,
             raise ValueError(f"{what}; give the same command, or another --study and --output")
 
 
-def _fill(study: Study, wanted: Search, space: Mapping[str, Dimension]) -> None:
-    """Makes trials that wait, as many as are missing; the very first has the settings to start from."""
-    trials = study.get_trials(deepcopy=False)
-    settings = dataclasses.asdict(wanted.run.settings or Settings())
-    start = {name: settings[name] for name, where in space.items() if settings[name] in where}
-    for number in range(sum(_counts(trial) for trial in trials), wanted.trials):
-        study.enqueue_trial(start if not trials and number == 0 else {})
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is one of those asked for: one that was put back is another trial by now."""
-    return trial.state.name != "FAIL" or "why" in trial.user_attrs or _tries(trial) >= MOST_TRIES
-
-
-def _tries(trial: FrozenTrial) -> int:
-    return int(trial.user_attrs.get("tries", 1))
-
-
-def _put_back(study: Study, trial: FrozenTrial, tries: int = 1) -> None:
-    """Lets the settings of a failed trial wait for another worker; ``tries`` are what that one counts for."""
-    from optuna.trial import TrialState, create_trial
-
-    tries += _tries(trial)
-    if tries <= MOST_TRIES:
-        again = create_trial(
-            state=TrialState.WAITING,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs={"retry_of": trial.number, "tries": tries},
-            system_attrs={k: v for k, v in trial.system_attrs.items() if k == "fixed_params"},
-        )
-        study.add_trial(again)
-
-
 # ---------------------------------------------------------------- a worker
 
 
-class _Worker:
-    """Takes trials until none waits and none is under way."""
+def _retry(study: Study, trial: FrozenTrial) -> None:
+    """Let the settings of a lost trial wait for another worker, `RETRIES` times at most."""
+    trial.user_attrs = {}  # which are of the worker that was lost
+    RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)(study, trial)
 
-    def __init__(
-        self,
-        wanted: Search,
-        study: Study,
-        storage: RDBStorage,
-        space: Mapping[str, Dimension],
-        data: Loaded[Any],
-        tell: Callable[[str], None],
-    ) -> None:
-        self.wanted, self.study, self.storage = wanted, study, storage
-        self.space, self.data, self.tell = space, data, tell
-        self.settings, task = wanted.run.settings or Settings(), task_of(data)
+
+def _retry_of(trial: FrozenTrial) -> int | None:
+    """The number of the lost or interrupted trial that a trial is another try of."""
+    lost = RetryHeartbeatStaleTrialCallback.retry_history(trial)
+    return lost[-1] if lost else trial.user_attrs.get("retry_of")
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether a trial is one of those asked for; another try is not, the first one is."""
+    return "surplus" not in trial.user_attrs and _retry_of(trial) is None
+
+
+def _why(error: Exception) -> str:
+    """Why a trial has no value, for people."""
+    kinds = {NonFiniteLoss: "diverged", torch.OutOfMemoryError: "out of memory"}
+    kind = next((words for kind, words in kinds.items() if isinstance(error, kind)), type(error).__name__)
+    return str(error) if isinstance(error, TrialPruned) else f"{kind}: {error}"
+
+
+class _SurplusError(Exception):
+    """A trial is one too many."""
+
+
+@dataclass
+class _Worker:
+    """Takes trials until none is left and none is under way."""
+
+    wanted: Search
+    study: Study
+    space: Mapping[str, Dimension]
+    data: Loaded
+    tell: Callable[[str], None]
+    #: the number of a trial that another worker has by now
+    taken_away: int | None = None
+
+    def __post_init__(self) -> None:
+        method, loss, self.settings = settled(self.wanted.run)
+        task = self.data.task
         self.metric = scores.main_metric(task.space(self.settings))
         with torch.device("meta"):
-            self.stages = len(build(wanted.run.method, wanted.run.loss, self.settings, task).stages())
+            self.stages = len(build(method, loss, self.settings, task).stages())
 
     def work(self) -> None:
-        optuna = _optuna()
-        waiting = False
-        while True:
-            with _quiet():
-                optuna.storages.fail_stale_trials(self.study)
-            trial = self._take()
-            if trial is not None:
-                self._run(trial)
-                self.write()
-                waiting = False
-                continue
-            running = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "RUNNING"]
-            if not running:
-                return
-            if not waiting:
-                waiting = True
-                self.tell(
-                    f"waiting for {len(running)} trial(s) of other workers, in case one of them is lost"
-                )
-            time.sleep(min(1.0, HEARTBEAT / 2))
-
-    def _take(self) -> FrozenTrial | None:
-        """A waiting trial that is now ours, if there is one: the storage lets one worker have it."""
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            # Signs of life come first: a trial that runs without one would never be missed.
-            self.storage.record_heartbeat(trial._trial_id)
+        """Train trials, and wait for those of other workers in case one of them is lost."""
+        survived = (torch.OutOfMemoryError, _SurplusError)
+        while self.some_left() or self.some_lost():
             try:
-                if self.storage.set_trial_state_values(trial._trial_id, state=TrialState.RUNNING):
-                    return trial
-            except UpdateFinishedTrialError:
-                continue
-        return None
+                self.study.optimize(self.objective, catch=survived, callbacks=[self.after])
+            except ValueError:
+                if self.taken_away is None:
+                    raise
+                # Optuna's own, which has told of a trial that had ended.
+                self.tell(f"trial {self.taken_away}: too long without a heartbeat, another worker has it")
+                self.taken_away = None
 
-    def _run(self, taken: FrozenTrial) -> None:
-        from optuna import Trial, load_study
-        from optuna.exceptions import UpdateFinishedTrialError
+    def some_left(self) -> bool:
+        """Whether a trial waits, or is yet to be made."""
+        trials = self.study.get_trials(deepcopy=False)
+        waiting = any(trial.state == TrialState.WAITING for trial in trials)
+        return waiting or sum(map(_counts, trials)) < self.wanted.trials
 
-        optuna, started = _optuna(), time.monotonic()
-        # What is sampled follows from the seed, the trial's number and the trials before, resumed or not.
-        seed = int(np.random.SeedSequence([self.wanted.run.seed, taken.number]).generate_state(1)[0])
-        with _quiet():
-            sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            study = load_study(
-                study_name=self.wanted.study, storage=self.storage, sampler=sampler, pruner=pruner()
-            )
-        study.get_trials(deepcopy=False)  # its cache must know the trial
-        trial = Trial(study, taken._trial_id)
+    def some_lost(self) -> bool:
+        """Wait until a trial under way has lost its worker, or none is under way."""
+        told = False
+        while running := self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            fail_stale_trials(self.study)
+            for trial in running:
+                # Its worker was killed before its first heartbeat, so that Optuna does not miss it.
+                age = datetime.now() - (trial.datetime_start or datetime.now())
+                if "worker" not in trial.user_attrs and age > timedelta(seconds=GRACE):
+                    with suppress(ValueError, UpdateFinishedTrialError):  # another worker has seen it too
+                        self.study.tell(trial.number, state=TrialState.FAIL)
+                        self.try_again(trial)
+            if self.some_left():
+                return True
+            if not told:
+                self.tell(f"waiting for {len(running)} trial(s) of other workers, in case one is lost")
+            told = True
+            time.sleep(min(1.0, HEARTBEAT / 2))
+        return False
+
+    def after(self, study: Study, trial: FrozenTrial) -> None:
+        """Tell of a trial, write what there is, and stop where nothing is left."""
+        if "surplus" not in trial.user_attrs:
+            complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            so_far = f"; best {max(t.value or 0.0 for t in complete):.4f}" if complete else ""
+            outcome = trial.user_attrs.get("why") or f"{self.metric} {trial.value:.4f}"
+            self.tell(f"trial {trial.number}: {outcome}{so_far}")
+            self.write()
+        if not self.some_left():
+            study.stop()
+
+    def objective(self, trial: Trial) -> float:
+        """Train a trial; where Ctrl-C stops it, let its settings wait again."""
         try:
-            with self._alive(taken._trial_id):
-                trial.set_user_attr("worker", f"{socket.gethostname()}:{os.getpid()}")
-                state, value, why = self._outcome(trial)
-                trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
-                if why:
-                    trial.set_user_attr("why", why)
-                study.tell(trial, value, state=state)
+            self.refuse_surplus(trial)
+            return self.train(trial)
         except UpdateFinishedTrialError:
-            self.tell(f"trial {taken.number}: after too long without a sign of life, another worker has it")
-            return
+            self.taken_away = trial.number
+            raise
         except KeyboardInterrupt:
-            self._give_back(study, trial)
-            raise
-        self.tell(self._line(taken.number, value, why))
-
-    def _outcome(self, trial: Trial) -> tuple[TrialState, float | None, str]:
-        """How a trial ended, its value if it has one, and why it has none."""
-        from optuna import TrialPruned
-        from optuna.exceptions import OptunaError
-        from optuna.trial import TrialState
-
-        try:
-            return TrialState.COMPLETE, self._train(trial), ""
-        except TrialPruned as error:
-            return TrialState.PRUNED, None, str(error)
-        except NonFiniteLoss as error:
-            # Pruned, for the sampler to stay away: from failed trials it learns nothing.
-            return TrialState.PRUNED, None, f"diverged: {error}"
-        except torch.OutOfMemoryError as error:
-            return TrialState.FAIL, None, f"out of memory: {error}"
-        except OptunaError:
-            raise
-        except Exception as error:
-            trial.set_user_attr("why", f"{type(error).__name__}: {error}")
-            trial.study.tell(trial, state=TrialState.FAIL)
+            self.try_again(trial)
+            trial.set_user_attr("why", "interrupted")
             raise
 
-    def _train(self, trial: Trial) -> float:
-        from optuna import TrialPruned
+    def try_again(self, trial: Trial | FrozenTrial) -> None:
+        """Let a trial's settings wait for whichever worker is next."""
+        self.study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number})
 
-        run = self.wanted.run
+    def refuse_surplus(self, trial: Trial) -> None:
+        """End a trial that is one too many, because two workers did the same thing at the same time."""
+        trials = self.study.get_trials(deepcopy=False)
+        earlier, retry_of = trials[: trial.number], _retry_of(trials[trial.number])
+        if retry_of is None:  # both took the last one
+            surplus = sum(map(_counts, earlier)) >= self.wanted.trials
+        else:  # both put a lost one back
+            surplus = retry_of in map(_retry_of, earlier)
+        if surplus:
+            trial.set_user_attr("surplus", True)
+            raise _SurplusError
+
+    def train(self, trial: Trial) -> float:
+        """Train with a trial's settings and return the validation metric; note why there is none."""
+        # What is sampled follows from the seed, the trial's number and the trials before, resumed or not.
+        seed = int(np.random.SeedSequence([self.wanted.run.seed, trial.number]).generate_state(1)[0])
+        self.study.sampler = TPESampler(seed=seed, constant_liar=True)
         values = dataclasses.asdict(self.settings)
         values |= {name: where.suggest(trial, name) for name, where in self.space.items()}
         try:
-            run = dataclasses.replace(run, settings=Settings(**values))
-        except ValueError as error:  # each of them may be had, but not together
-            raise TrialPruned(str(error)) from None
-        fitted = fit(run, self.data, follow=_Report(trial, self.metric, self.stages))
+            run = self.run_with(values)
+            fitted = fit(run, self.data, follow=_Report(trial, self.metric, self.stages))
+        except (UpdateFinishedTrialError, StorageInternalError):
+            raise
+        except Exception as error:
+            trial.set_user_attr("why", _why(error))
+            if isinstance(error, NonFiniteLoss):
+                # Pruned, for the sampler to stay away: from failed trials it learns nothing.
+                raise TrialPruned from error
+            raise
         trial.set_user_attr("valid", fitted.metrics["valid"])
         return fitted.metrics["valid"][self.metric]
 
-    def _give_back(self, study: Study, trial: Trial) -> None:
-        """Lets a trial that was stopped by Ctrl-C wait again, unless it has just ended."""
-        from optuna.trial import TrialState
-
-        if self.storage.get_trial(trial._trial_id).state == TrialState.RUNNING:
-            study.tell(trial, state=TrialState.FAIL)
-            _put_back(study, self.storage.get_trial(trial._trial_id), tries=0)
-
-    @contextmanager
-    def _alive(self, trial_id: int) -> Iterator[None]:
-        """Leaves signs of life in the storage, from a thread of its own."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(HEARTBEAT):
-                try:
-                    self.storage.record_heartbeat(trial_id)
-                except Exception:
-                    continue  # the storage may come back; if not, the trial itself will say so
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+    def run_with(self, values: Mapping[str, Any]) -> Run:
+        """The run with these settings, each of which may be had, but perhaps not together."""
         try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def _line(self, number: int, value: float | None, why: str) -> str:
-        best = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
-        so_far = f"; best {max(t.value or 0.0 for t in best):.4f}" if best else ""
-        result = why or f"{self.metric} {value:.4f}"
-        return f"trial {number}: {result}{so_far}"
-
-    # ------------------------------------------------------------ what is left of it
+            return dataclasses.replace(self.wanted.run, settings=Settings(**values))
+        except ValueError as error:
+            raise TrialPruned(str(error)) from None
 
     def write(self) -> Found:
-        """Writes all trials so far, and the best as a recipe."""
+        """Write all trials so far, and the best as a recipe."""
         output = self.wanted.output
         assert output is not None
-        rows = [self._row(trial) for trial in self.study.get_trials(deepcopy=False)]
+        rows = [self.row(trial) for trial in self.study.get_trials(deepcopy=False)]
         write_text(output / "trials.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        found = Found(rows, self.metric, output)
-        if found.complete:
-            write_text(output / "best.yaml", self._recipe(found))
-        return found
+        result = Found(rows, self.metric, output)
+        if result.complete:
+            write_text(output / "best.yaml", self.recipe(result))
+        return result
 
-    def _row(self, trial: FrozenTrial) -> dict[str, Any]:
-        started, ended = trial.datetime_start, trial.datetime_complete
+    def row(self, trial: FrozenTrial) -> dict[str, Any]:
+        """A line of ``trials.jsonl``."""
+        started, ended, retry_of = trial.datetime_start, trial.datetime_complete, _retry_of(trial)
         return {
             "number": trial.number,
             "state": trial.state.name.lower(),
@@ -521,23 +469,24 @@ class _Worker:
             "epochs": len(trial.intermediate_values),
             "started": started and started.isoformat(" ", "seconds"),
             "ended": ended and ended.isoformat(" ", "seconds"),
+            "seconds": round((ended - started).total_seconds(), 2) if started and ended else None,
             **trial.user_attrs,
+            **({} if retry_of is None else {"retry_of": retry_of}),
         }
 
-    def _recipe(self, found: Found) -> str:
-        run, best, done = self.wanted.run, found.complete[0], len(found.complete)
-        result = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
-        head = (
-            f"# {self.data.name}, {run.method} ({run.loss}), seed {run.seed}: {result}, the best of {done}.\n"
-        )
+    def recipe(self, result: Found) -> str:
+        """The settings of the best trial, all of them, as YAML."""
+        run, best, done = self.wanted.run, result.complete[0], len(result.complete)
+        reached = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
+        about = f"{self.data.name}, {run.method} ({run.loss}), seed {run.seed}"
         settings = dataclasses.asdict(self.settings) | best["settings"]
-        content = {"method": run.method, "loss": run.loss, **settings}
-        return head + str(yaml.safe_dump(content, sort_keys=False))
+        recipe = {"method": run.method, "loss": run.loss, **settings}
+        return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
 
 
 def pruner() -> BasePruner:
-    """Gives up where the best epoch so far is below the median of the other trials' at the same epoch."""
-    return _optuna().pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)  # type: ignore[no-any-return]
+    """Give up where the best epoch so far is below the median of the other trials' at the same epoch."""
+    return MedianPruner(n_startup_trials=5, n_warmup_steps=3)
 
 
 class _Report(Tracker):
@@ -550,8 +499,6 @@ class _Report(Tracker):
         pass
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
-        from optuna import TrialPruned
-
         epoch, value = int(values["epoch"]), values[self._metric]
         self._stages -= epoch == 1  # now the number of those that follow
         if self._stages:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from lossnet.tasks import LabelTask, MaskTask, TagTask
 
 from lossnet.build import build
-from lossnet.data import Lexicon, MaskData, MultiLabelData, Sentences, Weighted
+from lossnet.data import MaskData, MultiLabelData, TaggedSentences, Weighted
+from lossnet.inputs import Images
+from lossnet.outputs import Masks
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
+from lossnet.task import Task
 from lossnet.training import CheckpointError, Trainer
 from lossnet.training.engines import joined
 
@@ -112,20 +114,21 @@ def problem(kind):
     if kind == "masks":
         images, masks = random.random((23, 10, 10)), random.random((23, 10, 10)) < 0.5
         data = MaskData.from_arrays(images, masks)
-        return MaskTask(1, (8, 8)), data, data
+        return Task(Images(1, (8, 8)), Masks()), data, data
     if kind == "tags":
         tokens = tuple(tuple(random.choice(list("abcd"), random.integers(1, 7))) for _ in range(23))
-        read = Sentences(tokens, tuple(tuple("XY"[word in "ab"] for word in words) for words in tokens))
-        task = TagTask(Lexicon.fit(read, tags=("X", "Y")))
-        return task, read.encoded(task.lexicon), read.encoded(task.lexicon)
+        read = TaggedSentences(tokens, tuple(tuple("XY"[word in "ab"] for word in words) for words in tokens))
+        task = Task.fit([read])
+        (data,) = task.prepare([read])
+        return task, data, data
     x = random.normal(size=(56 if kind == "more labels" else 23, 6)).astype("float32")
     y = x @ random.normal(size=(6, 4)) > 0
     y[:, 0] |= ~y.any(1)
     data = MultiLabelData.from_arrays(x, y)
     if kind != "weighted labels":
-        return LabelTask.of_size(6, 4), data, data
+        return Task.of_sizes(6, 4), data, data
     weights = torch.from_numpy(random.random(23).astype("float32"))
-    return LabelTask.of_size(6, 4), Weighted(data, weights / weights.mean()), data
+    return Task.of_sizes(6, 4), Weighted(data, weights / weights.mean()), data
 
 
 def fit(name, checkpoint, processes=None, epochs=None, resume=False):
@@ -142,7 +145,7 @@ def fit(name, checkpoint, processes=None, epochs=None, resume=False):
         max_epochs=epochs or case.epochs,
         checkpoint=checkpoint,
         checkpoint_every=0,
-        views=task.crops(settings),
+        views=task.views(settings),
         progress=False,
         processes=processes,
     )

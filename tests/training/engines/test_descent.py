@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from lossnet.training.engines.descent import descend, norm_of, step
+from lossnet.ops import total_norm
+from lossnet.training.engines.descent import descend, step
 
 
 def networks(dtype):
@@ -83,8 +84,8 @@ def test_a_restored_optimizer_goes_on_from_its_state():
 def test_norms_are_torchs():
     parts = [torch.randn(300, 20), torch.randn(5, 4).t(), torch.zeros(0), torch.randn(())]
     expected = torch.linalg.vector_norm(torch.cat([part.reshape(-1) for part in parts]).double())
-    torch.testing.assert_close(norm_of(parts).double(), expected, rtol=1e-6, atol=0)
-    assert norm_of([torch.tensor([1.0, float("nan")])]).isnan()
+    torch.testing.assert_close(total_norm(parts).double(), expected, rtol=1e-6, atol=0)
+    assert total_norm([torch.tensor([1.0, float("nan")])]).isnan()
 
 
 def test_gradients_laid_out_otherwise_go_where_they_belong():
@@ -100,3 +101,37 @@ def test_gradients_laid_out_otherwise_go_where_they_belong():
         assert otherwise.stride() != ours.weight.stride()
         descend(our_optimizer, [otherwise, bias], 1e9)
         torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()))
+
+
+OTHERS = {
+    "plain AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.03),
+    "amsgrad": lambda net: torch.optim.AdamW(net.parameters(), lr=0.03, amsgrad=True, fused=True),
+    "groups": lambda net: torch.optim.AdamW(
+        [{"params": part.parameters(), "lr": rate} for part, rate in zip(net, (0.1, 0.01), strict=True)],
+        fused=True,
+    ),
+    "SGD": lambda net: torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_other_optimizers_take_their_own_steps(make):
+    ours, theirs = networks(torch.float64)
+    our_optimizer, their_optimizer = make(ours), make(theirs)
+    for _ in range(3):
+        x = torch.randn(4, 7, dtype=torch.float64)
+        theirs(x).pow(2).sum().backward()
+        clip_grad_norm_(theirs.parameters(), 0.5)
+        their_optimizer.step()
+        their_optimizer.zero_grad()
+        descend(our_optimizer, torch.autograd.grad(ours(x).pow(2).sum(), list(ours.parameters())), 0.5)
+        assert all(parameter.grad is None for parameter in ours.parameters())
+        torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()))
+
+
+def test_whoever_watches_an_optimizer_is_called():
+    net, _ = networks(torch.float32)
+    optimizer, called = adamw(net), []
+    optimizer.register_step_post_hook(lambda *_: called.append(True))
+    descend(optimizer, [torch.ones_like(part) for part in net.parameters()], 1.0)
+    assert called == [True]

@@ -20,9 +20,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn import functional as F
 
 import lossnet
-from lossnet import coins
 from lossnet.cli import main
 from lossnet.methods import CrossEntropy
+from lossnet.nets import layers
+from lossnet.ops import Bernoulli
 from lossnet.spaces import Batch, Blocks, Mask, MultiLabel, Prediction, Smooth, Tags
 from lossnet.training import Checkpoint, Trainer
 from lossnet.training.engines import Processes, joined, launched_rank
@@ -404,8 +405,8 @@ def later_candidates(rows):
 
 DRAWN = {
     "label sets": lambda rows: MultiLabel(40).sample(LOGITS[rows], 5),
-    "rounds of label sets": lambda rows: (
-        MultiLabel(40).rounds(LOGITS[rows], LOGITS[rows], samples=3, count=4).transpose(0, 1)
+    "batches of label sets": lambda rows: torch.stack(
+        list(Prediction(MultiLabel(40), LOGITS[rows]).candidate_batches(LOGITS[rows], 3, 4)), 1
     ),
     "tags": lambda rows: Tags(10).sample(TOKENS[rows], 4),
     "masks": lambda rows: Mask().sample(IMAGES[rows], 4),
@@ -423,9 +424,9 @@ DRAWN = {
     "integers": lambda rows: torch.randint(9, (len(LOGITS[rows]), 2)),
     "bounded integers": lambda rows: torch.randint(3, 9, size=(2 * len(LOGITS[rows]),)).view(-1, 2),
     "coins": lambda rows: torch.zeros_like(LOGITS[rows]).bernoulli_(0.3),
-    "coins from bytes": lambda rows: coins.Coins(LOGITS[rows].sigmoid()).flip(3),
+    "coins from bytes": lambda rows: Bernoulli(LOGITS[rows].sigmoid())(3),
     "dropout": lambda rows: nn.Dropout(0.4)(LOGITS[rows]),
-    "dropout from bytes": lambda rows: coins.Dropout(0.4)(LOGITS[rows]),
+    "dropout from bytes": lambda rows: layers.Dropout(0.4)(LOGITS[rows]),
     "dropout in place": lambda rows: nn.Dropout(0.4, inplace=True)(LOGITS[rows].clone()),
     "dropout, turned": lambda rows: F.dropout(TOKENS[rows].transpose(1, 2), 0.3),
     "dropout, expanded": lambda rows: F.dropout(LOGITS[rows].unsqueeze(1).expand(-1, 3, -1), 0.3),

@@ -5,7 +5,6 @@ import signal
 
 import pytest
 import torch
-from lossnet.tasks import LabelTask
 from torch import nn
 
 from lossnet.build import build
@@ -13,6 +12,7 @@ from lossnet.hypergradient import Diagonal, FiniteDifference, Identity, implicit
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
+from lossnet.task import Task
 from lossnet.training import Checkpoint, Interrupted, NonFiniteLoss, Trainer, fit_together, stacking_blocker
 from lossnet.training.engines.stacked import Stack, Streams
 
@@ -53,7 +53,7 @@ TRAIN, VALID = Data(40, 0), Data(24, 1)
 
 def trainer(names, seed, options=None, **settings):
     torch.manual_seed(seed)
-    method = build(*names, Settings(**{**vars(SMALL), **settings}), LabelTask.of_size(6, 4))
+    method = build(*names, Settings(**{**vars(SMALL), **settings}), Task.of_sizes(6, 4))
     given = {
         "max_epochs": 5,
         "batch_size": 16,

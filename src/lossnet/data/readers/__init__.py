@@ -34,17 +34,27 @@ from lossnet.data.readers.arff_syntax import parse_header, stream_header
 from lossnet.data.readers.arrays import read_npz
 from lossnet.data.readers.clus import is_hierarchical, read_clus, stream_clus
 from lossnet.data.readers.libsvm import read_libsvm, stream_libsvm
-from lossnet.data.readers.table import assemble_like, read_csv, read_parquet, stream_csv, stream_parquet
+from lossnet.data.readers.table import (
+    assemble_like,
+    frame_columns,
+    read_csv,
+    read_frame,
+    read_parquet,
+    stream_csv,
+    stream_parquet,
+)
 from lossnet.data.readers.text import Like, build, read_lines, stream_lines
 from lossnet.data.readers.xc import is_header, read_xc, stream_xc
 from lossnet.data.tables import MultiLabelData
 
 __all__ = [
+    "frame_columns",
     "named_rows",
     "read",
     "read_arff",
     "read_clus",
     "read_csv",
+    "read_frame",
     "read_inputs",
     "read_libsvm",
     "read_npz",

@@ -34,7 +34,10 @@ from lossnet.data.tables import LabelTable, MultiLabelData
 __all__ = [
     "LabelledTexts",
     "assemble_like",
+    "frame_columns",
     "read_csv",
+    "read_frame",
+    "read_frame_texts",
     "read_parquet",
     "read_texts",
     "stream_csv",
@@ -47,6 +50,9 @@ _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 #: A column of more different texts, fewer than two rows for each, tells rows apart and nothing else.
 _MOST_TEXTS = 50
+
+#: what stands for the path in errors and warnings about a data frame; lines are its rows from 1
+_FRAME = "data frame"
 
 Columns = Mapping[str, Sequence[Any]]
 Made = TypeVar("Made")
@@ -149,6 +155,40 @@ def stream_parquet(path: str | PathLike[str], like: Like, rows: int) -> Iterator
     return _parquet_parts(fspath(path), partial(_assemble, fspath(path), wanted), rows)
 
 
+def frame_columns(frame: Any) -> dict[str, list[Any]]:
+    """Return the columns of a data frame by name, as `read_csv` would have read them; None is missing.
+
+    >>> import pandas
+    >>> frame_columns(pandas.DataFrame({"length": [90, None], "long": [True, False]}))
+    {'length': [90.0, None], 'long': [1.0, 0.0]}
+    """
+    names = [str(name) for name in frame.columns]
+    _check_columns(_FRAME, names, 1)
+    columns = {}
+    for place, name in enumerate(names):
+        column = frame.iloc[:, place]
+        cells = zip(column.tolist(), column.isna().tolist(), strict=True)
+        columns[name] = [None if lacks else float(c) if isinstance(c, bool) else c for c, lacks in cells]
+    return columns
+
+
+def read_frame(frame: Any, labels: str | Iterable[str] | None) -> MultiLabelData:
+    """Return a data frame's inputs and labels, its columns read as those of `read_csv`.
+
+    >>> import pandas
+    >>> films = pandas.DataFrame({"length": [90, None], "country": ["it", "fr"], "is_fun": [1, 0]})
+    >>> read_frame(films, labels="is_*").feature_names
+    ('length', 'country=fr', 'country=it')
+    """
+    return _assemble(_FRAME, _Wanted(labels, (), (), None), frame_columns(frame), range(1, len(frame) + 1))
+
+
+def read_frame_texts(frame: Any, column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
+    """Return what `read_texts` would read of a data frame."""
+    assemble = _text_assembler(_FRAME, column, _Wanted(labels, (), (), None))
+    return assemble(frame_columns(frame), range(1, len(frame) + 1))
+
+
 class LabelledTexts(NamedTuple):
     """A table's column of texts and, where it has label columns, its labels."""
 
@@ -179,7 +219,7 @@ def stream_texts(
     yield from _text_parts(fspath(path), column, _Wanted(None, (), (), like), rows)
 
 
-def _text_parts(path: str, column: str, wanted: _Wanted, size: int | None) -> Iterator[LabelledTexts]:
+def _text_assembler(path: str, column: str, wanted: _Wanted) -> Assemble[LabelledTexts]:
     def assemble(columns: Columns, lines: Sequence[int]) -> LabelledTexts:
         if column not in columns:
             some = ", ".join(map(repr, list(columns)[:8]))
@@ -194,6 +234,11 @@ def _text_parts(path: str, column: str, wanted: _Wanted, size: int | None) -> It
         labels = LabelTable(y, names) if names else None
         return LabelledTexts([str(cell) for cell in columns[column]], labels)
 
+    return assemble
+
+
+def _text_parts(path: str, column: str, wanted: _Wanted, size: int | None) -> Iterator[LabelledTexts]:
+    assemble = _text_assembler(path, column, wanted)
     if path.lower().endswith((".parquet", ".pq")):
         return _parquet_parts(path, assemble, size)
     return _stream_csv(path, assemble, size)

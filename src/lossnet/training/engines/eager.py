@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lossnet import kernels, scores
+from lossnet import ops, scores
 from lossnet.methods.base import Update
-from lossnet.precision import products
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.engines.base import Engine, Job, Readings, RunBatch
 from lossnet.training.engines.descent import descend, ordered, parameters_of
@@ -70,7 +69,7 @@ class Eager(Engine):
     @contextmanager
     def accelerated(self, keys: Tensor | None) -> Iterator[None]:
         """Let the steps in here be fast: rounded products, and fused kernels where there are keys."""
-        with products(self.device, rounded=True), kernels.allowed(keys, self.truth_is_sets):
+        with ops.matmul_precision(self.device, rounded=True), ops.accelerated(keys, self.truth_is_sets):
             yield
 
     def share(self, batch: Batch) -> AbstractContextManager[Batch]:
@@ -116,9 +115,9 @@ class Eager(Engine):
 
 
 def _keys(seed: int, batches: int) -> Tensor:
-    """Return random keys of an epoch's batches, ``(batches, WORDS)``."""
+    """Return random keys of an epoch's batches, ``(batches, RNG_KEYS)``."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(2**63 - 1, (batches, kernels.WORDS), generator=generator)
+    return torch.randint(2**63 - 1, (batches, ops.RNG_KEYS), generator=generator)
 
 
 def _keep_memory() -> None:

@@ -4,8 +4,7 @@ Replica ``r`` of ``R`` has rows ``r·b … (r + 1)·b`` of every batch ``(R·b, 
 one by one (spaces, scores, losses, energies without parameters) needs no change; what is left is here::
 
     layers      `Linear` is one product with a ``(R, outputs, inputs)`` tensor
-    draws       `Streams` lets each replica draw from its own random numbers, as it would alone, where
-                `lossnet.kernels` do not draw
+    draws       `Streams` lets each replica draw from its own random numbers, as it would alone
     numbers     `PerReplica` is a setting that differs between replicas, ``λ · losses``
     steps       `Stack` clips each replica's gradient, and its own optimizer takes the step
 
@@ -18,18 +17,18 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lossnet import coins, kernels
+from lossnet import ops
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.nets import MLP, InputLayer, layers
-from lossnet.nets.layers import hooked
-from lossnet.spaces import MultiLabel
-from lossnet.training.engines.descent import begun, excess, has_kernel, ordered, step
+from lossnet.nets import MLP, InputLayer
+from lossnet.nets.layers import Dropout, hooked
+from lossnet.spaces import MultiLabel, Sampler
+from lossnet.training.engines.descent import begun, has_kernel, ordered, step
 
 __all__ = ["Labels", "Linear", "PerReplica", "Stack", "Streams", "stacking_blocker_of"]
 
@@ -179,22 +178,28 @@ class Labels(MultiLabel):
 
     streams: Streams = field(kw_only=True)
 
-    def coins(self, chances: Tensor) -> Callable[..., Tensor]:
-        made = [coins.Coins(own) for own in self.streams.parts(chances)]
-        return lambda *how: self.streams.each(lambda index: made[index].flip(*how))
+    def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
+        return _Draws(logits, mask, self.streams)
 
     def gaussian(self, like: Tensor) -> Tensor:
         parts, draw = self.streams.parts(like), super().gaussian
         return self.streams.each(lambda index: draw(parts[index]))
 
-    def rounds(
-        self, logits: Tensor, truth: Tensor, samples: int, count: int, mask: Tensor | None = None
-    ) -> Tensor:
-        return self.by_chance(self._uniform, logits, truth, samples, count, mask)
 
-    def _uniform(self, drawn: Tensor) -> None:
-        """Fills ``(R·b, …)``, each replica's part from its own random numbers."""
-        parts = self.streams.parts(drawn)
+class _Draws(ops.Bernoulli):
+    """Label sets of ``(R·b, labels)``, each replica's part from its own random numbers."""
+
+    def __init__(self, logits: Tensor, mask: Tensor | None, streams: Streams) -> None:
+        made = ops.Bernoulli.from_logits(logits, mask)
+        super().__init__(made.chances, mask, made.logits)
+        self.streams = streams
+        self.parts = [ops.Bernoulli(own) for own in streams.parts(made.chances)]
+
+    def draw(self, count: int, dtype: torch.dtype) -> Tensor:
+        return self.streams.each(lambda index: self.parts[index].draw(count, dtype))
+
+    def fill(self, out: Tensor) -> None:
+        parts = self.streams.parts(out)
         self.streams.drawn(lambda index: parts[index].uniform_())
 
 
@@ -217,46 +222,15 @@ class Linear(nn.Module):
         self.transposed = transposed
 
     def forward(self, x: Tensor) -> Tensor:
-        found = kernels.layer(x, self.weight, self.bias, self.transposed)
-        if found is not None:
-            return found
-        rows = x.reshape(len(self.weight), -1, x.shape[-1])
-        if not self.transposed:
-            product: Tensor = _Product.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        elif self.bias is None:
-            product = torch.bmm(rows, self.weight)
-        else:
-            product = torch.baddbmm(self.bias.unsqueeze(1), rows, self.weight)
-        return product.view(*x.shape[:-1], -1)
+        return ops.dense_layer(x, self.weight, self.bias, self.transposed)
 
 
-class _Product(torch.autograd.Function):
-    """``x Wᵀ + b``, batched; torch's own would leave the gradient of ``W`` transposed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            torch.bmm(gradient, weight) if of_x else None,
-            torch.bmm(gradient.mT, x) if of_weight else None,
-            gradient.sum(1) if of_bias else None,
-        )
-
-
-class _Dropout(coins.Dropout):
+class _Dropout(Dropout):
     """Dropout with masks from each replica's own random numbers."""
 
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__(probability)
-        self._alone, self.streams = coins.Dropout(probability), streams
+        self._alone, self.streams = Dropout(probability), streams
         self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -280,7 +254,7 @@ def stacking_blocker_of(network: nn.Module) -> str | None:
     for module in network.modules():
         if hooked(module):
             return "hooks on their layers have no stacked form"
-        if type(module) not in (*_PLAIN, InputLayer, layers.Linear, nn.Linear, coins.Dropout):
+        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, Dropout):
             return f"{type(module).__name__} layers have no stacked form"
     return None
 
@@ -331,15 +305,14 @@ class Stack:
     def step(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Take the optimizers' steps along gradients, clipped; return their norms before that, ``(R,)``."""
         if self._has_kernel:
-            return self._in_two_kernels(gradients)
+            return self._in_one_op(gradients)
         used = [gradient for gradient in gradients if gradient is not None]
         replicas = list(zip(*(gradient.unbind() for gradient in used), strict=True))
-        lengths = torch._foreach_norm([part for own in replicas for part in own])
-        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
-        times = excess(norms, self._clips)
+        norms = ops.norms_of_each(replicas)
+        times = ops.clip_factor(norms, self._clips)
 
         def descend(index: int) -> None:
-            torch._foreach_div_(replicas[index], times[index])
+            ops.scale_down(replicas[index], times[index])
             own = iter(replicas[index])
             given = [None if part is None else next(own) for part in gradients]
             step(self._optimizers[index], ordered(self._optimizers[index], self._owners[index], given))
@@ -381,27 +354,24 @@ class Stack:
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
 
-    def _in_two_kernels(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        from lossnet.kernels import adamw  # only where there is Triton
-
+    def _in_one_op(self, gradients: Sequence[Tensor | None]) -> Tensor:
         used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
         group = self._optimizers[0].param_groups[0]
         first, second, steps = (
             [self._state[name][place] for place in used] for name in ("exp_avg", "exp_avg_sq", "step")
         )
-        with torch.no_grad():
-            return adamw.adamw(
-                [self.parameters[place] for place in used],
-                [gradient.contiguous() for gradient in used.values()],
-                first,
-                second,
-                steps,
-                self._rates,
-                self._decays,
-                self._clips,
-                group["betas"],
-                group["eps"],
-            )
+        return ops.clipped_adamw(
+            [self.parameters[place] for place in used],
+            [gradient.contiguous() for gradient in used.values()],
+            first,
+            second,
+            steps,
+            self._rates,
+            self._decays,
+            self._clips,
+            group["betas"],
+            group["eps"],
+        )
 
 
 def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
@@ -409,7 +379,7 @@ def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], strea
     if isinstance(module, InputLayer | nn.Linear):
         bias = None if module.bias is None else parameters[module.bias]
         return Linear(parameters[module.weight], bias, transposed=isinstance(module, InputLayer))
-    if isinstance(module, coins.Dropout):
+    if isinstance(module, Dropout):
         return _Dropout(module.p, streams)
     twin = copy.copy(module)
     twin._modules = {

@@ -14,13 +14,13 @@ __all__ = ["contrast", "cross_entropy"]
 
 
 def contrast(energies: Tensor, offset: Tensor) -> Tensor:
-    """``−log softmax(offset − E)`` of the first of candidates, ``(batch,)``; both are ``(batch, 1 + K)``."""
+    """See `lossnet.ops.contrast`."""
     result: Tensor = _Loss.apply(energies.contiguous(), offset, _contrast, _of_contrast)  # type: ignore[no-untyped-call]
     return result
 
 
 def cross_entropy(logits: Tensor, truth: Tensor) -> Tensor:
-    """``Σ_i softplus(l_i) − y_i l_i``, ``(batch,)``, of logits and truth ``(batch, labels)``."""
+    """See `lossnet.ops.cross_entropy`."""
     result: Tensor = _Loss.apply(logits.contiguous(), truth, _cross_entropy, _of_cross_entropy)  # type: ignore[no-untyped-call]
     return result
 

@@ -18,65 +18,63 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Sparse", "beside", "distinct", "few_values", "product", "squared_norm", "unbind"]
+from lossnet.ops.side_table import SideTable
+from lossnet.ops.switch import inside_transform
+
+__all__ = ["SPARSE_SHARE", "Sparse", "distinct", "nonzeros", "note_ones", "product", "squared_norm", "unbind"]
 
 #: up to this share of values that are not zero, sums of rows are faster than a dense product
 SPARSE_SHARE = 0.1
 
 
+def nonzeros(x: Tensor) -> Sparse | None:
+    """Return what is not zero in constant inputs on a CPU ``(…, inputs)``, as a matrix, if that is little.
+
+    It is looked for once, since all steps on a batch read the same tensor.
+
+    >>> nonzeros(torch.eye(20)).column[:3]
+    array([0, 1, 2])
+    """
+    if x.requires_grad or x.device.type != "cpu" or inside_transform():
+        return None
+    known = _nonzeros.get(x, _UNKNOWN)
+    if known is _UNKNOWN:
+        known = _scan(x)
+        _nonzeros.set(x, known)
+    return cast("Sparse | None", known)
+
+
+def note_ones(sets: Tensor, where: NDArray[np.int64]) -> None:
+    """Note where label sets ``(…, labels)`` have their ones: at these places, counted through all of them."""
+    _nonzeros.set(sets, _of_ones(where, (sets.shape[:-1].numel(), sets.shape[-1])))
+
+
+def unbind(sets: Tensor) -> tuple[Tensor, ...]:
+    """Return the parts of a tensor along its first axis, of which as much is known as of the whole."""
+    parts, few = sets.unbind(), _nonzeros.get(sets, None)
+    if few is not None and few.value is None:
+        sizes = [few.shape[0] // len(parts)] * len(parts)
+        for index, (part, own) in enumerate(zip(parts, few.split(sizes), strict=True)):
+            _nonzeros.set(part, replace(own, part=(few, index, len(parts))))
+    return parts
+
+
 def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The different ones among candidates ``(batch, K, labels)``, as ``(rows, labels)``, and the row of each
-    candidate, ``(batch · K,)``; the candidates themselves where they are not known to be sets of few labels.
+    """Return the different ones among candidates ``(batch, K, labels)``, ``(rows, labels)``, and the row of
+    each, ``(batch · K,)``; or the candidates themselves, where they are not sets of few labels.
 
     >>> y = torch.eye(20)[torch.tensor([[3, 5, 3]])]
     >>> rows, places = distinct(y)
     >>> rows.shape, bool((rows[places].view_as(y) == y).all())
     (torch.Size([2, 20]), True)
     """
-    few = few_values(y)
+    few = nonzeros(y)
     if few is None or few.value is not None:
         return y, None
-    found = few.distinct()
-    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(found.rows))
-    rows._few_values = (rows._version, found.matrix)  # type: ignore[attr-defined]
-    return rows, torch.from_numpy(found.places)
-
-
-def beside(truth: Tensor, drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """Label sets ``(…, batch, K, labels)`` with the truth ``(batch, labels)`` in front, on a CPU.
-
-    They know where their ones are, if these are few, and so need not be searched for them.
-
-    >>> found = beside(torch.eye(12), torch.eye(12, dtype=torch.bool).unsqueeze(1), torch.float32)
-    >>> found.shape, len(few_values(found).column)
-    (torch.Size([12, 2, 12]), 24)
-    """
-    *rounds, batch, count, labels = drawn.shape
-    if truth.shape != (batch, labels):
-        raise ValueError(
-            f"the truth is of shape {tuple(truth.shape)}, and not {(batch, labels)} as the samples"
-        )
-    sets, ones = np.empty((*rounds, batch, 1 + count, labels), bool), truth.detach() != 0
-    sets[..., 1:, :], sets[..., 0, :] = drawn.numpy(), ones.numpy()
-    found = torch.from_numpy(sets.view(np.uint8)).to(dtype)
-    if truth.requires_grad or not torch.equal(ones.to(truth.dtype), truth):  # it is no set
-        found[..., 0, :] = truth
-    elif np.count_nonzero(sets) <= SPARSE_SHARE * sets.size and not found.is_inference():
-        few = _of_ones(np.flatnonzero(sets), (found.shape[:-1].numel(), labels))
-        found._few_values = (found._version, few)  # type: ignore[attr-defined]
-    return found
-
-
-def unbind(sets: Tensor) -> tuple[Tensor, ...]:
-    """The parts of a tensor along its first axis, which know as much of themselves as the whole does."""
-    parts = sets.unbind()
-    version, few = getattr(sets, "_few_values", (None, None))
-    if few is not None and few.value is None and version == sets._version:
-        sizes = [few.shape[0] // len(parts)] * len(parts)
-        for index, (part, own) in enumerate(zip(parts, few.split(sizes), strict=True)):
-            known = replace(own, part=(few, index, len(parts)))
-            part._few_values = (part._version, known)  # type: ignore[attr-defined]
-    return parts
+    different = few.distinct()
+    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(different.rows))
+    _nonzeros.set(rows, different.matrix)
+    return rows, torch.from_numpy(different.places)
 
 
 class SparseProduct(torch.autograd.Function):
@@ -98,26 +96,26 @@ class SparseProduct(torch.autograd.Function):
 
 
 def _weight_gradient(x: Sparse, gradient: Tensor) -> Tensor:
-    """``Xᵀ D`` that knows its norm, where it has many more rows than ``D``."""
-    found = x.columns.of(gradient)
+    """Return ``Xᵀ D``; its norm is noted where it has many more rows than ``D``."""
+    product = x.columns.of(gradient)
     if x.shape[0] ** 2 <= x.shape[1]:
         # ‖Xᵀ D‖² = Σ (X Xᵀ) ∘ (D Dᵀ), of few numbers
-        square = torch.dot(x.gram.to(gradient.dtype).view(-1), (gradient @ gradient.T).view(-1))
-        found._square = (found._version, square)  # type: ignore[attr-defined]
-    return found
+        gram = x.gram.to(gradient.dtype)
+        _squares.set(product, torch.dot(gram.view(-1), (gradient @ gradient.T).view(-1)))
+    return product
 
 
 def squared_norm(gradient: Tensor) -> Tensor:
-    """``‖g‖²``, ``()``, of any tensor; quick for the gradient of a product's weights.
+    """Return ``‖g‖²``, ``()``, of any tensor; quick for the gradient of a product's weights.
 
     >>> squared_norm(torch.tensor([[3.0, 4.0]]))
     tensor(25.)
     """
-    version, square = getattr(gradient, "_square", (None, None))
-    if version != gradient._version:
+    square = _squares.get(gradient, None)
+    if square is None:
         flat = gradient.reshape(-1)
         square = torch.dot(flat, flat)
-    return cast("Tensor", square)
+    return square
 
 
 class _TransposedProduct(torch.autograd.Function):
@@ -264,37 +262,36 @@ def _bits(count: int) -> NDArray[np.uint64]:
     return np.random.default_rng(count).integers(2**64, size=count, dtype=np.uint64)
 
 
-def few_values(x: Tensor) -> Sparse | None:
-    """What is not zero in constant inputs on a CPU ``(…, inputs)``, as a matrix, if that is little."""
-    if x.requires_grad or x.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    if torch._C._functorch.maybe_current_level() is not None:  # one tensor stands for many inside vmap
-        return None
-    # Kept with the tensor, since all steps on a batch read the same one.
-    version, known = getattr(x, "_few_values", (None, None))
-    if version != x._version:
-        known = _scan(x)
-        x._few_values = (x._version, known)  # type: ignore[attr-defined]
-    return cast("Sparse | None", known)
-
-
 def _scan(x: Tensor) -> Sparse | None:
     shape = (x.shape[:-1].numel(), x.shape[-1])
     if x.layout == torch.sparse_csr:
         counts = np.diff(x.crow_indices().numpy())
         row = np.repeat(np.arange(shape[0]), counts)
-        column, value = x.col_indices().numpy().astype(np.int64), x.values().numpy()
+        column, value = x.col_indices().numpy().astype(np.int64), _numpy(x.values())
         return Sparse(row, column, None if (value == 1).all() else value, shape)
-    flat = x.detach().reshape(-1).numpy()
+    flat = _numpy(x.detach().reshape(-1))
     places = flat != 0
     if np.count_nonzero(places) > SPARSE_SHARE * flat.size:
         return None
     where = np.flatnonzero(places)
-    found, value = _of_ones(where, shape), flat[where]
-    return found if (value == 1).all() else replace(found, value=value)
+    ones, value = _of_ones(where, shape), flat[where]
+    return ones if (value == 1).all() else replace(ones, value=value)
+
+
+def _numpy(x: Tensor) -> NDArray[Any]:
+    """Return values as NumPy has them, which does not know bfloat16."""
+    array: NDArray[Any] = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    return array
 
 
 def _of_ones(where: NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
     """A matrix with ones at these places, row after row."""
     row = where // max(shape[1], 1)
     return Sparse(row, where - row * shape[1], None, shape)
+
+
+_UNKNOWN = object()
+#: what is not zero in tensors; None for those that have too much
+_nonzeros = SideTable[Sparse | None]()
+#: squared norms of gradients
+_squares = SideTable[Tensor]()

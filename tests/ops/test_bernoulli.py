@@ -4,11 +4,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lossnet.coins import Coins, Dropout, _uniform
+from lossnet.nets.layers import Dropout
+from lossnet.ops import Bernoulli
+from lossnet.ops.bernoulli import _uniform
 
 
 def flip(chances, count):
-    return Coins(chances).flip(count)
+    return Bernoulli(chances)(count)
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +114,18 @@ def test_small_and_empty(shape):
     assert flip(torch.full(shape, 0.5), 4).shape == (shape[0], 4, shape[1])
     for p in (0.3, 0.5):
         assert Dropout(p)(torch.ones(shape)).shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_chances_and_inputs_in_half_precision(dtype):
+    drawn = flip(torch.tensor([[0.0, 0.3, 1.0]], dtype=dtype), 2000)
+    assert drawn.dtype == dtype
+    torch.testing.assert_close(drawn.float().mean(1), torch.tensor([[0.0, 0.3, 1.0]]), atol=0.04, rtol=0)
+    assert Dropout(0.3)(torch.ones(3, 4, dtype=dtype)).dtype == dtype
+
+
+def test_what_a_mask_hides_is_never_drawn():
+    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    drawn = Bernoulli(torch.ones(1, 3), mask)
+    assert drawn(5).unique(dim=1).tolist() == [[[1.0, 0.0, 1.0]]]
+    assert drawn(5, torch.bool).dtype == torch.bool

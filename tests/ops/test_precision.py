@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lossnet.precision import products
+from lossnet.ops import matmul_precision
 
 MATMUL = torch.backends.cuda.matmul
 pytestmark = pytest.mark.skipif(not hasattr(MATMUL, "fp32_precision"), reason="needs torch 2.9")
@@ -18,16 +18,16 @@ def _kept():
 
 
 def test_full_products_within_rounded_ones():
-    with products(GPU, rounded=True):
+    with matmul_precision(GPU, rounded=True):
         assert MATMUL.fp32_precision == "tf32"
-        with products(GPU, rounded=False):
+        with matmul_precision(GPU, rounded=False):
             assert MATMUL.fp32_precision == "ieee"
         assert MATMUL.fp32_precision == "tf32"
     assert MATMUL.fp32_precision == "none"
 
 
 def test_what_went_wrong_leaves_nothing_behind():
-    with pytest.raises(KeyError), products(GPU, rounded=True):
+    with pytest.raises(KeyError), matmul_precision(GPU, rounded=True):
         raise KeyError
     assert MATMUL.fp32_precision == "none"
 
@@ -35,8 +35,8 @@ def test_what_went_wrong_leaves_nothing_behind():
 @pytest.mark.parametrize("chosen", ["ieee", "tf32"])
 def test_what_the_user_chose_is_heeded(chosen):
     MATMUL.fp32_precision = chosen
-    with products(GPU, rounded=True):
+    with matmul_precision(GPU, rounded=True):
         assert MATMUL.fp32_precision == chosen
-    with products(torch.device("cpu"), rounded=True):
+    with matmul_precision(torch.device("cpu"), rounded=True):
         assert MATMUL.fp32_precision == chosen
     assert MATMUL.fp32_precision == chosen

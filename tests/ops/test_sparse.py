@@ -3,7 +3,9 @@ import pytest
 import torch
 
 from lossnet.energies import LabelInteraction
-from lossnet.sparse import _scan, beside, distinct, few_values, product, squared_norm, unbind
+from lossnet.ops import dense_layer
+from lossnet.ops.candidates import beside
+from lossnet.ops.sparse import _nonzeros, _scan, _squares, distinct, nonzeros, product, squared_norm
 
 LABELS = 30
 
@@ -22,57 +24,60 @@ def test_different_sets_are_told_apart_and_equal_ones_are_not(shape):
     assert torch.equal(rows[places].view_as(y), y)
 
 
+def known(y):
+    """What is known of a tensor without a look at it."""
+    return _nonzeros.get(y, None)
+
+
 def test_what_is_known_of_different_sets_is_what_a_look_at_them_says():
     rows, _ = distinct(sets())
-    same_matrix(rows._few_values[1], _scan(rows))
+    same_matrix(known(rows), _scan(rows))
 
 
-def drawn(rounds=3, batch=4, count=50):
-    """The truth, sets of several rounds beside it, and what `beside` makes of them."""
+def drawn(steps=3, batch=4, count=50):
+    """The truth, sets of several steps beside it, and what `beside` makes of them."""
     truth = sets(1, batch)[0]
-    some = torch.stack([sets(batch, count, seed) for seed in range(1, rounds + 1)])
+    some = torch.stack([sets(batch, count, seed) for seed in range(1, steps + 1)])
     return truth, some, beside(truth, some.bool(), torch.float64)
 
 
-def same_matrix(known, found):
+def same_matrix(mine, other):
     for name in ("row", "column", "value", "shape"):
-        np.testing.assert_array_equal(getattr(known, name), getattr(found, name))
+        np.testing.assert_array_equal(getattr(mine, name), getattr(other, name))
 
 
-def test_sets_beside_the_truth_know_their_ones():
-    truth, some, found = drawn()
-    assert torch.equal(found[:, :, 1:], some)
-    assert torch.equal(found[:, :, 0], truth.expand(3, *truth.shape))
-    same_matrix(found._few_values[1], _scan(found))
-
-
-def test_parts_of_sets_know_of_themselves_what_the_whole_knows():
-    _, _, found = drawn()
-    for part, plain in zip(unbind(found), found, strict=True):
-        assert torch.equal(part, plain)
-        same_matrix(part._few_values[1], _scan(plain))
-        (rows, places), (others, elsewhere) = distinct(part), distinct(plain.clone())
+def test_sets_beside_the_truth_are_known_by_their_ones():
+    truth, some, parts = drawn()
+    for part, own in zip(parts, some, strict=True):
+        assert torch.equal(part[:, 1:], own)
+        assert torch.equal(part[:, 0], truth)
+        same_matrix(known(part), _scan(part))
+        (rows, places), (others, elsewhere) = distinct(part), distinct(part.clone())
         assert torch.equal(rows, others)
         assert torch.equal(places, elsewhere)
-        same_matrix(rows._few_values[1], _scan(rows))
+        same_matrix(known(rows), _scan(rows))
+    parts[0][0, 0] = 1
+    assert known(parts[0]) is None, "it has changed"
 
 
 def test_sets_beside_a_truth_that_is_none_or_with_many_labels_are_just_numbers():
     truth, some, _ = drawn()
     soft = beside(0.5 * truth, some.bool(), torch.float64)
-    assert torch.equal(soft[1, :, 0], 0.5 * truth)
-    assert torch.equal(soft[:, :, 1:], some)
+    assert torch.equal(soft[1][:, 0], 0.5 * truth)
+    assert torch.equal(soft[1][:, 1:], some[1])
     many = beside(truth, ~some.bool(), torch.float64)
-    assert torch.equal(many[:, :, 1:], 1 - some)
-    for found in (soft, many):
-        assert not hasattr(found, "_few_values")
-        assert [part.shape for part in unbind(found)] == [(4, 51, LABELS)] * 3
-    numbers = 0.5 * drawn()[2]
-    assert few_values(numbers).value is not None
-    assert not any(hasattr(part, "_few_values") for part in unbind(numbers))
-    changed = drawn()[2]
-    changed[0] = 1  # it knows no longer
-    assert not any(hasattr(part, "_few_values") for part in unbind(changed))
+    assert torch.equal(many[2][:, 1:], 1 - some[2])
+    assert all(known(part) is None for part in (*soft, *many))
+
+
+def test_what_is_known_goes_with_its_tensor_and_leaves_nothing_on_it():
+    before = len(_nonzeros._entries)
+    y = sets()
+    nonzeros(y)
+    assert len(_nonzeros._entries) == before + 1
+    assert vars(y) == {}
+    del y
+    assert len(_nonzeros._entries) == before
 
 
 @pytest.mark.parametrize("y", [sets() * 0.5, torch.rand(2, 3, LABELS), sets().requires_grad_()])
@@ -106,7 +111,7 @@ def inputs(values, rows=5, columns=60):
     """Few ones, or few numbers."""
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
-    return few_values(torch.where(x < 0.08, 20 * x if values else 1.0, 0.0))
+    return nonzeros(torch.where(x < 0.08, 20 * x if values else 1.0, 0.0))
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["numbers", "ones"])
@@ -114,7 +119,7 @@ def inputs(values, rows=5, columns=60):
 def test_norms_of_gradients_of_weights_are_those_of_the_gradients(values, columns):
     x, weight = inputs(values, columns=columns), torch.randn(columns, 3, dtype=torch.float64).requires_grad_()
     (gradient,) = torch.autograd.grad(product(x, weight).pow(3).sum(), weight)
-    assert hasattr(gradient, "_square") == (columns == 60)
+    assert (_squares.get(gradient, None) is not None) == (columns == 60)
     assert gradient.square().sum() > 1e-3
     torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())
     gradient.mul_(2)  # as clipping would
@@ -126,3 +131,26 @@ def test_norms_of_gradients_of_weights_used_twice_are_those_of_the_sums():
     value = product(inputs(True), weight).pow(3).sum() + product(inputs(False), weight).pow(2).sum()
     (gradient,) = torch.autograd.grad(value + weight.sum(), weight)
     torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("csr", [True, False], ids=["csr", "strided"])
+def test_inputs_in_half_precision(dtype, csr):
+    x = (torch.rand(5, 60, generator=torch.Generator().manual_seed(1)) < 0.08) * 0.5
+    weight = torch.randn(60, 3).to(dtype).requires_grad_()
+    given = x.to(dtype).to_sparse_csr() if csr else x.to(dtype)
+    out = dense_layer(given, weight, transposed=True, training=True)
+    (gradient,) = torch.autograd.grad(out.float().square().sum(), weight)
+    exact = x @ weight.detach().float()
+    torch.testing.assert_close(out.float(), exact, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(gradient.float(), 2 * x.T @ exact, rtol=0.05, atol=0.05)
+    squared_norm(gradient)
+
+
+@pytest.mark.parametrize("width", [59, 61, 20])
+@pytest.mark.parametrize("csr", [True, False], ids=["csr", "strided"])
+def test_inputs_of_another_width_are_refused(width, csr):
+    x = torch.zeros(5, width)
+    x[:, 3] = 1
+    with pytest.raises(ValueError, match=f"inputs have {width} features; this layer takes 60"):
+        dense_layer(x.to_sparse_csr() if csr else x, torch.ones(60, 3), transposed=True, training=True)

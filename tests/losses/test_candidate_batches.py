@@ -1,10 +1,11 @@
-"""Losses of several rounds of candidates, one by one and, as on a GPU and of label sets, all at once."""
+"""Losses of several steps, each with candidates of its own."""
 
 import pickle
 
 import pytest
 import torch
 
+from lossnet import ops
 from lossnet.losses import CD, NCE, Ranking
 from lossnet.scores import F1, Hamming
 from lossnet.spaces import LogTerms, Mask, MultiLabel, Prediction, Smooth, Tags
@@ -28,7 +29,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_rounds_at_once_are_losses_of_their_own_samples(loss, name):
+def test_losses_are_those_of_their_own_samples(loss, name):
     torch.manual_seed(0)
     space, event, mask = PROBLEMS[name]
     prediction = Prediction(space, torch.randn(2, *event, dtype=torch.float64), mask)
@@ -40,7 +41,7 @@ def test_rounds_at_once_are_losses_of_their_own_samples(loss, name):
         seen.append(y)
         return (y * weights).flatten(2).sum(2)
 
-    found = [of(energy) for of in loss._rounds_at_once(truth, prediction, 3)]
+    found = [of(energy) for of in loss.candidate_batches(truth, prediction, 3)]
     assert [tuple(y.shape) for y in seen] == [(2, 6, *event)] * 3
     for value, candidates in zip(found, seen[:3], strict=True):
         torch.testing.assert_close(candidates[:, 0], truth.double())
@@ -48,35 +49,39 @@ def test_rounds_at_once_are_losses_of_their_own_samples(loss, name):
     assert not torch.equal(seen[0], seen[1])
 
 
+def candidates_of(space, logits, truth, samples, count, mask=None):
+    return torch.stack(list(Prediction(space, logits, mask).candidate_batches(truth, samples, count)))
+
+
 @pytest.mark.parametrize("rows", [2, 50])
-def test_rounds_that_are_too_large_to_be_drawn_at_once_come_some_at_a_time(monkeypatch, rows):
+def test_batches_that_are_too_large_to_be_drawn_at_once_come_some_at_a_time(monkeypatch, rows):
     """As many whatever the rows: a replica beside others draws what it would alone, and so does a share."""
     prediction, truth = Prediction(MultiLabel(6), torch.zeros(rows, 6)), torch.zeros(rows, 6)
     loss, drawn, seen = NCE(samples=5), [], []
-    plain = Prediction.rounds
+    plain = ops.Bernoulli.draw
 
-    def counted(self, truth, samples, count):
+    def counted(self, count, dtype):
         drawn.append(count)
-        return plain(self, truth, samples, count)
+        return plain(self, count, dtype)
 
-    monkeypatch.setattr(Prediction, "rounds", counted)
-    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 2 * 5 * 6)
-    for of in loss.rounds(truth, prediction, 5):
+    monkeypatch.setattr(ops.Bernoulli, "draw", counted)
+    monkeypatch.setattr("lossnet.ops.candidates.OF_EACH", 2 * 5 * 6)
+    for of in loss.candidate_batches(truth, prediction, 5):
         of(lambda y: seen.append(y) or y.sum(-1))
-    assert drawn == [2, 2, 1]
+    assert drawn == [10, 10, 5]
     assert all(tuple(y.shape) == (rows, 6, 6) for y in seen)
     assert len({tuple(y.flatten().tolist()) for y in seen}) == 5
     drawn.clear()
-    monkeypatch.setattr("lossnet.losses.contrastive.OF_EACH", 1)
-    assert len(list(loss.rounds(truth, prediction, 2))) == 2
-    assert drawn == [1, 1]
+    monkeypatch.setattr("lossnet.ops.candidates.OF_EACH", 1)
+    assert len(list(loss.candidate_batches(truth, prediction, 2))) == 2
+    assert drawn == [5, 5]
 
 
-def test_labels_of_rounds_have_their_chances_and_are_independent():
+def test_labels_of_batches_have_their_chances_and_are_independent():
     torch.manual_seed(0)
     chances = torch.tensor([[0.0, 0.1, 0.5, 1.0], [0.3, 0.9, 1.0, 0.0]])
     truth = torch.tensor([[0.25, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]])  # as it is, whatever it is
-    drawn = MultiLabel(4).rounds(chances.logit(), truth, samples=9, count=2000)
+    drawn = candidates_of(MultiLabel(4), chances.logit(), truth, samples=9, count=2000)
     assert drawn.shape == (2000, 2, 10, 4)
     assert torch.equal(drawn[:, :, 0], truth.expand(2000, 2, 4))
     samples = drawn[:, :, 1:].transpose(0, 1).flatten(1, 2)
@@ -88,7 +93,7 @@ def test_labels_of_rounds_have_their_chances_and_are_independent():
 
 def test_masked_labels_are_never_drawn():
     mask = torch.tensor([[1.0, 0.0, 1.0]])
-    drawn = MultiLabel(3).rounds(torch.full((1, 3), 9.0), torch.zeros(1, 3), samples=50, count=2, mask=mask)
+    drawn = candidates_of(MultiLabel(3), torch.full((1, 3), 9.0), torch.zeros(1, 3), 50, 2, mask)
     assert drawn[:, :, 1:, 1].max() == 0
     assert drawn[:, :, 1:, 0].mean() > 0.9
 
@@ -105,7 +110,7 @@ class Always(MultiLabel):
 
 def test_a_space_of_ones_own_is_asked():
     space, logits, truth = Always(3), torch.full((2, 3), -50.0), torch.zeros(2, 3)
-    assert space.rounds(logits, truth, samples=4, count=2)[:, :, 1:].min() == 1
+    assert candidates_of(space, logits, truth, samples=4, count=2)[:, :, 1:].min() == 1
     assert space.cross_entropy(logits, torch.ones(2, 3)).tolist() == [300, 300]
     prediction = Prediction(space, logits)
     assert prediction.cross_entropy(torch.ones(2, 3)).tolist() == [300, 300]
@@ -121,9 +126,9 @@ class Twice(NCE):
         return torch.ones_like(prediction.logits).unsqueeze(1)
 
 
-def test_a_loss_of_ones_own_is_asked_in_every_round():
+def test_a_loss_of_ones_own_is_asked_in_every_step():
     prediction, truth = Prediction(MultiLabel(3), torch.zeros(2, 3)), torch.zeros(2, 3)
-    rounds = list(Twice(samples=4).rounds(truth, prediction, 2))
+    rounds = list(Twice(samples=4).candidate_batches(truth, prediction, 2))
     loss = Twice()
     for of in rounds:
         expected = loss(lambda y: y.sum(-1), truth, loss.propose(prediction), prediction)
@@ -148,59 +153,53 @@ def test_a_space_that_would_draw_in_vain_is_refused():
                 return logits
 
 
-def each_round(loss, truth, prediction, count=2):
+def each_step(loss, truth, prediction, count=2):
     """The losses, by an energy that counts labels."""
-    return [of(lambda y: y.sum(-1)) for of in loss.rounds(truth, prediction, count)]
+    return [of(lambda y: y.sum(-1)) for of in loss.candidate_batches(truth, prediction, count)]
 
 
 @pytest.mark.parametrize(("samples", "labels", "rows"), [(0, 3, 2), (4, 0, 2), (4, 3, 0)])
-def test_rounds_of_nothing_are_no_fault(samples, labels, rows):
+def test_batches_of_nothing_are_no_fault(samples, labels, rows):
     truth = torch.zeros(rows, labels)
-    for found in each_round(NCE(samples=samples), truth, Prediction(MultiLabel(labels), truth)):
+    for found in each_step(NCE(samples=samples), truth, Prediction(MultiLabel(labels), truth)):
         assert found.shape == (rows,)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.float64])
 def test_the_truth_may_be_of_any_type(dtype):
     truth = torch.tensor([[1, 0, 1], [0, 0, 0]], dtype=dtype)
-    (candidates, *_) = Prediction(MultiLabel(3), torch.zeros(2, 3)).rounds(truth, 4, 2)
+    (candidates, *_) = Prediction(MultiLabel(3), torch.zeros(2, 3)).candidate_batches(truth, 4, 2)
     assert candidates.dtype == torch.float32
     assert torch.equal(candidates[:, 0], truth.float())
 
 
 def test_a_truth_that_is_learned_keeps_its_gradient():
     truth = torch.tensor([[1.0, 0.0, 1.0]], requires_grad=True)
-    for found in each_round(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(1, 3))):
+    for found in each_step(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(1, 3))):
         (gradient,) = torch.autograd.grad(found.sum(), truth)
         assert gradient.abs().min() > 0
 
 
-def test_rounds_in_inference_mode():
+def test_batches_in_inference_mode():
     truth = torch.eye(40)[:2]
     with torch.inference_mode():
         assert (
-            len(each_round(NCE(samples=3), truth, Prediction(MultiLabel(40), torch.full((2, 40), -5.0)))) == 2
+            len(each_step(NCE(samples=3), truth, Prediction(MultiLabel(40), torch.full((2, 40), -5.0)))) == 2
         )
 
 
 @pytest.mark.parametrize("truth", [torch.zeros(3), torch.zeros(1, 3)], ids=["no batch", "one row"])
 def test_a_truth_of_another_shape_is_refused(truth):
     with pytest.raises(ValueError, match="truth is of shape"):
-        each_round(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(2, 3)))
+        each_step(Ranking(samples=4), truth, Prediction(MultiLabel(3), torch.zeros(2, 3)))
 
 
-class Ones(Prediction):
-    """One of somebody else's, which draws in its own way."""
+def test_a_prediction_that_would_draw_in_vain_is_refused():
+    with pytest.raises(TypeError, match="candidate_batches"):
 
-    def sample(self, count):
-        return torch.ones(len(self.logits), count, 3)
-
-
-def test_a_prediction_of_ones_own_is_asked():
-    seen = []
-    for of in NCE(samples=4).rounds(torch.zeros(2, 3), Ones(MultiLabel(3), torch.full((2, 3), -50.0)), 2):
-        of(lambda y: seen.append(y) or y.sum(-1))
-    assert [y[:, 1:].min() for y in seen] == [1, 1]
+        class Ones(Prediction):
+            def sample(self, count):
+                return torch.ones(len(self.logits), count, 3)
 
 
 class PerInstance(F1):
@@ -212,6 +211,6 @@ class PerInstance(F1):
 
 def test_a_score_of_ones_own_sees_one_batch_at_a_time():
     assert (
-        len(each_round(CD(4, PerInstance()), torch.ones(2, 3), Prediction(MultiLabel(3), torch.zeros(2, 3))))
+        len(each_step(CD(4, PerInstance()), torch.ones(2, 3), Prediction(MultiLabel(3), torch.zeros(2, 3))))
         == 2
     )

@@ -1,0 +1,98 @@
+"""Linear layers, of one network or of several side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lossnet.ops.sparse import nonzeros, product
+
+__all__ = ["dense_layer", "reference_dense_layer"]
+
+
+def reference_dense_layer(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False
+) -> Tensor:
+    """Compute `dense_layer` by a dense product."""
+    weight = weight if transposed else weight.mT
+    rows = x if weight.dim() == 2 else x.reshape(len(weight), -1, x.shape[-1])
+    out = rows @ weight
+    if bias is not None:
+        out = out + (bias if weight.dim() == 2 else bias.unsqueeze(1))
+    return out.view(*x.shape[:-1], out.shape[-1])
+
+
+def dense_layer(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    transposed: bool = False,
+    training: bool = False,
+) -> Tensor:
+    """Return ``x Wᵀ + b``, ``(…, outputs)``, or ``x W + b`` for transposed weights.
+
+    ``R`` networks side by side have weights and biases with a first axis of that length, and each its part of
+    the rows, ``(R·b, …, inputs)``.  The result can be differentiated any number of times.
+
+    Args:
+        x: inputs ``(…, inputs)``, or a matrix of them in CSR layout, which gets no gradient.
+        weight: ``(outputs, inputs)``, or ``(inputs, outputs)`` where it is ``transposed``.
+        bias: ``(outputs,)``.
+        transposed: how weights lie.
+        training: whether transposed weights are learned from these inputs, so that it pays to look, on a CPU,
+            for constant inputs that are mostly zeros: they cost as much time as they have other values.
+
+    >>> dense_layer(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([[11.]])
+    """
+    inputs = weight.shape[-2 if transposed else -1]
+    if x.shape[-1] != inputs:
+        raise ValueError(f"inputs have {x.shape[-1]} features; this layer takes {inputs}")
+    if weight.dim() == 3:
+        return _side_by_side(x, weight, bias, transposed)
+    if not transposed:
+        return F.linear(x, weight, bias)
+    if x.layout == torch.sparse_csr or training:
+        few = nonzeros(x)
+        if few is not None:
+            out = product(few, weight, x if x.dim() == 2 and x.layout == torch.strided else None)
+            out = out if bias is None else out + bias
+            return out.view(*x.shape[:-1], weight.shape[1])
+    if x.dim() == 2 and bias is not None and x.device.type == "cpu":
+        return torch.addmm(bias, x, weight)
+    return x @ weight if bias is None else x @ weight + bias
+
+
+def _side_by_side(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+    rows = x.reshape(len(weight), -1, x.shape[-1])
+    if not transposed:
+        out: Tensor = _Product.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    elif bias is None:
+        out = torch.bmm(rows, weight)
+    else:
+        out = torch.baddbmm(bias.unsqueeze(1), rows, weight)
+    return out.view(*x.shape[:-1], out.shape[-1])
+
+
+class _Product(torch.autograd.Function):
+    """``x Wᵀ + b``, batched; torch's own would leave the gradient of ``W`` transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(gradient, weight) if of_x else None,
+            torch.bmm(gradient.mT, x) if of_weight else None,
+            gradient.sum(1) if of_bias else None,
+        )

@@ -1,0 +1,144 @@
+"""Whether Triton kernels are used.
+
+They are opt-in: whole runs with and without them have not been compared yet.  Where they are asked for and
+cannot be had, a warning says why, and the references do the work.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "RNG_KEYS",
+    "accelerated",
+    "inside_transform",
+    "kernels_enabled",
+    "kernels_fit",
+    "rng_key",
+    "use_kernels",
+]
+
+#: random numbers drawn ahead for each batch of each network, which kernels draw from
+RNG_KEYS = 8
+
+_enabled = os.environ.get("LOSSNET_KERNELS", "") not in ("", "0")
+
+
+class use_kernels:  # noqa: N801 (a function to its callers, as torch.set_grad_enabled is)
+    """Switch Triton kernels on or off, for good or for a ``with`` block.
+
+    >>> with use_kernels(False):
+    ...     kernels_enabled()
+    False
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        global _enabled
+        self._before, _enabled = _enabled, enabled
+        reason = _missing() if enabled else None
+        if reason is not None:
+            warnings.warn(f"kernels are not used: {reason}", stacklevel=2)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _enabled
+        _enabled = self._before
+
+
+def kernels_enabled() -> bool:
+    """Return True if kernels have been asked for, whether or not there is a GPU to run them."""
+    return _enabled
+
+
+def _missing() -> str | None:
+    """Return why no kernel can run on this machine, or None."""
+    if find_spec("triton") is None:
+        return "Triton is not installed (it comes with builds of torch for CUDA)"
+    return None if torch.cuda.is_available() else "there is no GPU"
+
+
+class _Step:
+    """What kernels may rely on in a batch's steps."""
+
+    def __init__(self, rng_keys: Tensor, truth_is_sets: bool) -> None:
+        self.rng_keys, self.truth_is_sets = rng_keys, truth_is_sets
+        self._taken = 0
+
+    def rng_key(self) -> Tensor:
+        """Return the next random key of each network, ``(R,)``."""
+        again, index = divmod(self._taken, self.rng_keys.shape[1])
+        self._taken += 1
+        key = self.rng_keys[:, index]
+        return key + again * 0x9E3779B97F4A7C15 % (1 << 62) if again else key
+
+
+_step: ContextVar[_Step | None] = ContextVar("step", default=None)
+
+
+@contextmanager
+def accelerated(rng_keys: Tensor | None, truth_is_sets: bool = True) -> Iterator[None]:
+    """Let kernels do the steps of a batch in here, if they are switched on.
+
+    Args:
+        rng_keys: what ``R`` networks side by side draw from, ``(R, n)``, int64; None for no kernels.
+        truth_is_sets: whether the truth is made of ones and zeros.
+    """
+    token = _step.set(None if rng_keys is None or not _enabled else _Step(rng_keys, truth_is_sets))
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+def kernels_fit(*tensors: Tensor) -> bool:
+    """Return True if kernels are to work on these tensors: in steps of training, dense float32 on a GPU."""
+    return _step.get() is not None and _fit(tensors)
+
+
+def rng_key(*tensors: Tensor) -> Tensor | None:
+    """Return random keys ``(R,)`` for a kernel that draws label sets, or None where it may not."""
+    step = _step.get()
+    return step.rng_key() if step is not None and step.truth_is_sets and _fit(tensors) else None
+
+
+def _fit(tensors: tuple[Tensor, ...]) -> bool:
+    return (
+        not inside_transform()
+        and all(one.is_cuda and one.dtype == torch.float32 and one.layout == torch.strided for one in tensors)
+        and not torch.is_autocast_enabled("cuda")
+        and works(tensors[0].device)
+    )
+
+
+def inside_transform() -> bool:
+    """Return True where one tensor stands for many, inside ``vmap``, or for none, in code being compiled."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Return True if kernels can be compiled and run there; warn and say why if not."""
+    reason = _missing()
+    if reason is None:
+        from lossnet.ops import _triton
+
+        try:
+            _triton.try_out(device)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if reason is not None:
+        warnings.warn(f"kernels are not used: {reason}", stacklevel=2)
+    return reason is None
