@@ -475,7 +475,7 @@ ERRORS = [
     (["train", "digits-pairs", "--no-such-flag", "1"], "no-such-flag"),
     (["train", "digits-pairs", "--split", "missing.json"], "missing.json"),
     (["train", "digits-pairs", "--device", "warp"], "use cpu, cuda or auto"),
-    (["train", "digits-pairs", "--labels", "a"], "has its own labels"),
+    (["train", "digits-pairs", "--labels", "a"], "read as it is; labels=, --labels are for files"),
     (["train", "digits-pairs", "--resume"], "--output"),
     (["train"], "data"),
     (["predict", "nowhere", "input.csv"], "nowhere: no model here"),
@@ -735,7 +735,7 @@ def test_warnings_are_plain_lines_said_once(tmp_path, capsys):
         assert main([*command, "--output", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line for line in said if "'title' is left out" in line] == [
-        f"lossnet: {table}: 'title' is left out: its texts hardly come twice, so that they tell nothing"
+        f"lossnet: {table}: 'title' is left out: free text; 60 of 60 values are unique"
     ]
     assert (tmp_path / "run" / "report.html").is_file()
 

@@ -252,7 +252,7 @@ def _rebuilt(
     predicting = {name.split("/")[1].split(".")[0] for name in tensors if name.startswith("network/")}
     for part in content["own"]:
         if part not in own.names and (part in predicting or part in needed):
-            what = f"it was trained with a {part} of your own, which a folder does not hold"
+            what = f"its {part} is of your own, and a folder holds no code"
             raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
     task = Task.from_state(content, kept, own)
     with torch.device("meta"):

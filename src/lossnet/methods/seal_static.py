@@ -20,7 +20,7 @@ class SEALStatic(SEAL):
     """Trains an energy by itself, freezes it, and trains a task net on the task loss (SEAL Eq. 3).
 
     How the energy is trained is the teacher's business: `SPEN` (margin), `DVN` (regression) or
-    `NCEEnergy` (NCE).
+    `NCEEnergy` (NCE).  An energy that is frozen from the start needs no training and gets none.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.methods import DVN
@@ -52,7 +52,8 @@ class SEALStatic(SEAL):
         # The teacher's networks become ours under their own names; the teacher itself only schedules them.
         for name, network in teacher.named_children():
             self.add_module(name, network)
-        self._teacher_stages = teacher.stages()
+        trained = any(parameter.requires_grad for parameter in self.energy.parameters())
+        self._teacher_stages = teacher.stages() if trained else ()
 
     def stages(self) -> tuple[Stage, ...]:
         updates = partial(self.task_updates, task_loss=self.task_loss)
