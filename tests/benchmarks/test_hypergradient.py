@@ -10,6 +10,7 @@ import torch
 from benchmarks import hypergradient
 from benchmarks.hypergradient import PEERS, SIZES, Problem, contestants, difference, peak_memory
 from benchmarks.overhead import training_data
+from lossnet.data import MultiLabelData
 from lossnet.hypergradient import ConjugateGradient, Exact, Identity, Neumann, implicit_gradient
 
 TINY = dataclasses.replace(SIZES, task_hidden=16, energy_hidden=16, global_hidden=8, samples=3, batch_size=4)
@@ -25,7 +26,7 @@ def problem():
 def small_problem():
     """So few inputs that the whole Hessian fits."""
     data, _ = training_data(None, TINY.batch_size)
-    data = dataclasses.replace(data, x=data.x[:, :12], feature_names=data.feature_names[:12])
+    data = MultiLabelData(data.x[:, :12], data.y, data.feature_names[:12], data.label_names)
     return Problem(data, dataclasses.replace(TINY, task_hidden=4), "cpu", torch.float64)
 
 

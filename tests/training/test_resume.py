@@ -247,12 +247,12 @@ KILLED = """
     import lossnet.run
     from functools import partial
     from lossnet.cli import main
-    from lossnet.data import MultiLabelData
+    from lossnet.data import Examples
     from lossnet.training import Trainer
 
     # Checkpoints at every epoch instead of every 30 seconds, to be killed within this lifetime.
     lossnet.run.Trainer = partial(Trainer, checkpoint_every=0)
-    original, left = MultiLabelData.batch, int(sys.argv[1])
+    original, left = Examples.batch, int(sys.argv[1])
 
     def batch(self, rows):
         global left
@@ -261,7 +261,7 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, rows)
 
-    MultiLabelData.batch = batch
+    Examples.batch = batch
     sys.exit(main(sys.argv[2:]))
 """
 

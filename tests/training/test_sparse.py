@@ -65,15 +65,16 @@ def test_sparse_batches_few_values_and_dense_products_train_alike(method, loss, 
 def test_sparse_batches_are_the_dense_ones():
     data = rows()
     chosen = torch.tensor([7, 3, 3, 39])
-    found, expected = data.sparse(width=1).batch(chosen), data.batch(chosen)
+    sparse = Examples(data.source.sparse(width=1), data.target)
+    found, expected = sparse.batch(chosen), data.batch(chosen)
     assert found.x.layout == torch.sparse_csr
     assert torch.equal(found.x.to_dense(), expected.x)
     assert torch.equal(found.y, expected.y)
-    weighted = Weighted(data.sparse(width=1), torch.arange(40.0)).batch(chosen)
+    weighted = Weighted(sparse, torch.arange(40.0)).batch(chosen)
     assert weighted.weight.tolist() == [7, 3, 3, 39]
-    assert data.sparse(width=INPUTS + 1) is data
+    assert data.source.sparse(width=INPUTS + 1) is data.source
 
 
 def test_dense_data_stay_dense():
     data = MultiLabelData.from_arrays(np.ones((3, 2)), np.ones((3, 1)))
-    assert data.sparse(width=1) is data
+    assert data.source.sparse(width=1) is data.source

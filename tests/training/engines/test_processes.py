@@ -125,9 +125,9 @@ def command(tmp_path, make_data):
 
 def stopped(arguments, at):
     """Runs a command in a process that is asked to end when it makes its ``at``-th batch."""
-    from lossnet.data import MultiLabelData
+    from lossnet.data import Examples
 
-    batch, calls = MultiLabelData.batch, []
+    batch, calls = Examples.batch, []
 
     def counting(data, indices):
         calls.append(len(indices))
@@ -135,7 +135,7 @@ def stopped(arguments, at):
             signal.raise_signal(signal.SIGTERM)
         return batch(data, indices)
 
-    MultiLabelData.batch = counting
+    Examples.batch = counting
     return main(arguments), sum(calls)
 
 
