@@ -274,7 +274,6 @@ def recipe(content):
     assert said is None or "\n" not in said, f"a complaint is one line: {said!r}"
 
 
-_parsers = cli._parsers
 _RECIPES = [path.read_bytes() for path in sorted(recipe_folder().rglob("*.yaml"))[::12]]
 _COMMANDS = [
     b"train\nnowhere.csv\n--method\nseal\n--loss\nnce\n--seed\n3\n--epochs=2\n--energy-lr\n1e-3\n--conditioned\ntrue",
@@ -311,12 +310,6 @@ def command_line(content):
         said = errors.getvalue()
         assert said.startswith("lossnet: "), said
         assert said.count("\n") == 1, f"a complaint is one line: {said!r}"
-
-
-@functools.cache
-def built_once(*names):
-    """The command line's parsers, which take longer to make than all the rest."""
-    return _parsers(*names)
 
 
 CONFIGURATION = {

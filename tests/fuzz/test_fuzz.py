@@ -84,8 +84,7 @@ def resident_mib():
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # of inputs too large to print
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_damaged_inputs(name, monkeypatch):
-    monkeypatch.setattr(targets.cli, "_parsers", targets.built_once)
+def test_damaged_inputs(name):
     total = NUMBER or FEW.get(name, 150)
     memory, tried = [], 0
     for turn, done in enumerate(range(0, total, ROUND)):
