@@ -23,7 +23,11 @@ segmenter = lossnet.Segmenter(
     epochs=5,
     batch_size=8,
     learning_rate=5e-3,
-    settings={"image_net": "unet", "image_width": 8, "task_dropout": 0.0, "noise": "smooth", "samples": 4},
+    image_net="unet",
+    image_width=8,
+    task_dropout=0.0,
+    noise="smooth",
+    samples=4,
     random_state=0,
 )
 segmenter.fit(images[:80], masks[:80])

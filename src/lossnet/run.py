@@ -27,6 +27,7 @@ from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
 from lossnet.loading import Loaded, load_memory
 from lossnet.loading import load as load_data
+from lossnet.methods import Method
 from lossnet.model import Model
 from lossnet.own import OwnParts
 from lossnet.recipes import recipe_names_of, recipe_settings
@@ -322,7 +323,27 @@ def new_model(run: Run, data: Loaded) -> Model:
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         built = build(method, loss, settings, task)
+    if run.own.task_net is not None:
+        _check_task_net(built, data.train)
     return Model(built, (method, loss), settings, task, threshold=0.5)
+
+
+def _check_task_net(method: Method, data: Dataset) -> None:
+    """Refuse a task net of somebody's own whose logits have not the shape of outputs."""
+    networks = dict(method.named_children())
+    network = networks.get("task_net") or networks.get("noise_net")
+    if network is None:
+        raise ValueError(f"method {type(method).__name__} has no task net; leave task_net= out")
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    batch = data.batch(torch.arange(1)).to(device)
+    network.eval()
+    with torch.no_grad():
+        logits = network(batch.x)
+    network.train()
+    assert batch.y is not None
+    if logits.shape != batch.y.shape:
+        shapes = f"logits of the shape {tuple(logits.shape)} for outputs of {tuple(batch.y.shape)}"
+        raise ValueError(f"the task net gives {shapes}; they must be equal")
 
 
 def trainer_of(

@@ -195,6 +195,15 @@ def test_seal_takes_its_energy_steps_then_its_task_steps(task_net, energy, batch
     assert names == ["energy"] * n_e + ["task_net"] * n_t
 
 
+def test_seal_without_energy_steps_trains_the_task_net_alone(task_net, energy, batch):
+    method = SEAL(task_net, energy, SPACE, energy_steps=0, task_steps=2)
+    (stage,) = method.stages()
+    assert stage.networks == ("task_net",)
+    state = torch.get_rng_state()
+    assert [update.network for update in stage.updates(batch)] == ["task_net", "task_net"]
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn for an energy that stays as it is
+
+
 @every_loss
 def test_seals_energy_step_is_the_published_loss(task_net, energy, batch, name):
     loss = ENERGY_LOSSES[name]

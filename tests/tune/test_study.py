@@ -20,6 +20,7 @@ from lossnet import cli
 from lossnet.cli import main
 from lossnet.recipes import read_recipe
 from lossnet.settings import Settings
+from lossnet.task import Task
 from lossnet.training import NonFiniteLoss
 from lossnet.tune import Choice, Found, Range, Search, default_space, search, study
 

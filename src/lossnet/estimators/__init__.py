@@ -1,10 +1,10 @@
 """scikit-learn estimators over the same training as everywhere else.
 
-======================  =======================  =============================
-`MultiLabelClassifier`  rows of features         sets of labels, or classes
-`SequenceTagger`        sentences of tokens      a tag for every token
-`Segmenter`             images                   masks of foreground pixels
-======================  =======================  =============================
+======================  ==============================  =============================
+`MultiLabelClassifier`  features, sentences or images   sets of labels, or classes
+`SequenceTagger`        sentences of tokens             a tag for every token
+`Segmenter`             images                          masks of foreground pixels
+======================  ==============================  =============================
 """
 
 from lossnet.estimators.labels import MultiLabelClassifier

@@ -217,7 +217,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             return values
         import pandas as pd
 
-        return pd.DataFrame(values, index=getattr(X, "index", None), columns=self.classes_)
+        return pd.DataFrame(values, index=X.index if hasattr(X, "iloc") else None, columns=self.classes_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

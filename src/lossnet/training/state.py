@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -222,7 +223,9 @@ class TrainingState:
         else:
             position.stale += 1
         for name, scheduler in self.schedulers.items():
-            with rate_tensors_kept(self.optimizers[name]):
+            with rate_tensors_kept(self.optimizers[name]), warnings.catch_warnings():
+                # Fused and captured steps bypass `Optimizer.step`, whose calls PyTorch looks for.
+                warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step")
                 if isinstance(scheduler, ReduceLROnPlateau):
                     scheduler.step(value)
                 else:

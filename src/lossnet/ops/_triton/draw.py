@@ -25,6 +25,7 @@ def draw(logits: Tensor, truth: Tensor, samples: int, count: int, keys: Tensor) 
     logits, truth = logits.contiguous(), truth.contiguous()
     rows, labels = logits.shape
     drawn = logits.new_empty(count, rows, 1 + samples, labels)
+    block = min(_BLOCK, triton.next_power_of_2(max(1, labels)))
     with torch.cuda.device(logits.device):
         _draw[(rows, count, max(1, triton.cdiv(samples, 4)))](
             logits,
@@ -36,14 +37,16 @@ def draw(logits: Tensor, truth: Tensor, samples: int, count: int, keys: Tensor) 
             labels,
             samples,
             keys.stride(0),
-            BLOCK=min(_BLOCK, triton.next_power_of_2(max(1, labels))),
+            BLOCKS=triton.cdiv(labels, block),
+            BLOCK=block,
         )
     return drawn
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _draw(  # type: ignore[no-untyped-def]
-    logits, truth, keys, drawn, rows, size, labels, samples, keys_apart, BLOCK: tl.constexpr
+    logits, truth, keys, drawn, rows, size, labels, samples, keys_apart,
+    BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, turn, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     network = row // size
@@ -51,8 +54,8 @@ def _draw(  # type: ignore[no-untyped-def]
     place = (turn.to(tl.int64) * rows + row) * (1 + samples)
     # Of its own network: alone it draws the same.
     first = ((turn * size + row - network * size) * tl.num_programs(2) + group) * labels
-    for start in range(0, labels, BLOCK):
-        label = start + tl.arange(0, BLOCK)
+    for block in range(BLOCKS):
+        label = block * BLOCK + tl.arange(0, BLOCK)
         known = label < labels
         at = row.to(tl.int64) * labels + label
         chance = 1 / (1 + tl.exp(-tl.load(logits + at, known, other=0.0)))
