@@ -75,13 +75,11 @@ def test_what_cannot_be_read_is_said(model, given, message):
 def test_they_are_fitted_on_the_training_part_and_kept():
     train, valid = FeatureTable([[1.0, 0], [3.0, 1], [np.nan, 1]]), FeatureTable([[np.nan, 0.0]])
     plain, fitted = (Features.fit([train, valid], Fitting(standardise=flag)) for flag in (False, True))
-    assert plain.prepare(valid, "instance").matrix.tolist() == [[2, 0]]
-    assert fitted.prepare(train, "instance").matrix[:, 0].mean() == pytest.approx(0, abs=1e-6)
+    assert plain.prepare(valid).matrix.tolist() == [[2, 0]]
+    assert fitted.prepare(train).matrix[:, 0].mean() == pytest.approx(0, abs=1e-6)
     content, arrays = fitted.state()
     again = Features.from_state(content, arrays)
-    np.testing.assert_array_equal(
-        again.prepare(train, "instance").matrix, fitted.prepare(train, "instance").matrix
-    )
+    np.testing.assert_array_equal(again.prepare(train).matrix, fitted.prepare(train).matrix)
     assert again.matches(train)
     assert not again.matches(FeatureTable([[1.0, 2.0]], ("a", "b")))
     assert not again.matches(Sentences((("a",),)))

@@ -109,18 +109,18 @@ def test_a_file_that_looks_like_columns_is_read_so(tagger, tmp_path, content, to
 def test_labels_need_no_mask_and_tags_do():
     words = Words(Lexicon.fit(Sentences((("a", "b", "a", "b"),))))
     read = words.read(["a b", "a"])
-    assert words.prepare(read, "position").mask(np.array([1, 0])).tolist() == [[1, 0], [1, 1]]
+    assert words.prepare(read).mask(np.array([1, 0])).tolist() == [[1, 0], [1, 1]]
     for level, output in (("instance", Labels(("x",))), ("position", Tags(TagSet(("x",))))):
         data = Task(words, output).read(["a b", "a"])
         for part in (data, data.take([0, 1]), data.on("meta")):
-            assert (part.source.mask(torch.tensor([1, 0])) is None) == (level == "instance")
+            assert (part.batch(torch.tensor([1, 0])).mask is None) == (level == "instance")
 
 
 def test_padding_changes_no_features_of_a_sentence():
     torch.manual_seed(0)
     words = Words(Lexicon.fit(Sentences((("a", "b", "c") * 2,))))
     net = words.network(QUICK, "instance", outputs=3).eval()
-    x = words.prepare(words.read(["a b", "a b c a b c"]), "instance")
+    x = words.prepare(words.read(["a b", "a b c a b c"]))
     torch.testing.assert_close(net(x.batch(np.array([0, 1])))[:1], net(x.batch(np.array([0]))))
 
 

@@ -106,7 +106,7 @@ def test_the_token_is_read_from_a_file(folder, tmp_path):
         (["--host", "300.0.0.1"], ""),
         (["--threads", "0"], "threads must be above 0"),
         (["--queue", "0"], "waiting must be above 0"),
-        (["--max-body", ".inf"], "body must be above 0"),
+        (["--max-body", "inf"], "body must be above 0"),
         (["--token-file", "empty"], "write a token into it"),
         (["--token-file", "nowhere"], "nowhere"),
     ],
