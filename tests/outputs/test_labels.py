@@ -149,7 +149,7 @@ def test_the_command_line_labels_texts(reviews, reader, tmp_path, capsys):
     assert head == ["row", "labels", *MOODS]
     assert len(rows) == 160
     capsys.readouterr()
-    assert main(["predict", str(folder), "--text", "a merry film\ntears"]) == 0
+    assert main(["predict", str(folder), "--text", "it was a merry film\nso gloomy and bleak"]) == 0
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["labels", "fun", "sad"]
     trained = ["train", str(reviews), "--words", "said", "--labels", *MOODS, "--method", "cross-entropy"]
     assert main([*trained, "--epochs", "1", "--quiet", "--device", "cpu"]) == 0
