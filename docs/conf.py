@@ -55,7 +55,12 @@ html_show_sphinx = False
 
 
 def setup(app: Sphinx) -> None:
-    """Keeps a figure and its spread on one line."""
+    """Keep a figure and its spread on one line, and the settings out of the estimators' signatures."""
+    from lossnet.estimators import MultiLabelClassifier
+
+    for kind in MultiLabelClassifier.__mro__:
+        # Written out for scikit-learn; autodoc reads defaults from the source, which has ``**settings``.
+        getattr(vars(kind).get("__init__"), "__dict__", {}).pop("__signature__", None)
     app.connect(
         "source-read", lambda app, name, text: text.__setitem__(0, text[0].replace(" ± ", "\u00a0±\u00a0"))
     )

@@ -197,9 +197,10 @@ def captured(monkeypatch):
         runs.append(run)
         metrics = {"valid": {"f1": 0.5}}
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
-        return {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
+        result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
+        return lossnet.run.Outcome(result, None, None)
 
-    monkeypatch.setattr(lossnet.run, "train", train)
+    monkeypatch.setattr(lossnet.run, "carry_out", train)
     return runs
 
 
@@ -570,13 +571,13 @@ def raising(error):
 
 
 def test_ctrl_c_exits_with_130(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(lossnet.run, "train", raising(Interrupted("stopped at epoch 3", tmp_path / "x")))
+    monkeypatch.setattr(lossnet.run, "carry_out", raising(Interrupted("stopped at epoch 3", tmp_path / "x")))
     message = failed(["train", "d", "--output", tmp_path], capsys, status=130)
     assert "stopped at epoch 3" in message
     assert "--resume" in message
-    monkeypatch.setattr(lossnet.run, "train", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(lossnet.run, "carry_out", raising(KeyboardInterrupt()))
     assert failed(["train", "d"], capsys, status=130) == "lossnet: stopped\n"
-    monkeypatch.setattr(lossnet.run, "train", raising(NonFiniteLoss("energy: loss nan")))
+    monkeypatch.setattr(lossnet.run, "carry_out", raising(NonFiniteLoss("energy: loss nan")))
     assert "energy: loss nan" in failed(["train", "d"], capsys, status=3)
 
 
@@ -709,10 +710,10 @@ def test_the_installed_command_works():
 
 def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     runs = []
-    monkeypatch.setattr(lossnet.run, "train", lambda run: runs.append(run))
+    monkeypatch.setattr(lossnet.run, "carry_out", lambda run: runs.append(run))
     monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(AttributeError):
             cli.main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
     assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
         ("cross-entropy", "none", 0.005),

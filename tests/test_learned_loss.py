@@ -168,7 +168,7 @@ def test_a_step_between_call_and_backward_is_explained(energy, model, batch):
 @pytest.mark.parametrize("loss", [NCE(5), Margin(), RegressionS(samples=3)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_with_the_energys_step_first_it_is_seal_bit_for_bit(energy, model, make_data, loss, weighted):
-    task_loss, rates = TaskLoss(energy=2.0, score=3.0), {"lr": 0.01, "weight_decay": 0.1}
+    task_loss, rates = TaskLoss(energy_weight=2.0, score_weight=3.0), {"lr": 0.01, "weight_decay": 0.1}
     batches = [make_data(48).batch(torch.arange(start, start + 16)) for start in (0, 16, 32)]
     if weighted:
         batches = [batch._replace(weight=torch.linspace(0.5, 1.5, 16)) for batch in batches]

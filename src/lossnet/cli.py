@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in _COMMANDS:
         outline = _outline()
-        outline.parse_args(given)  # prints help, the version or what is wrong, and exits
-        outline.error(f"give a command first: {', '.join(_COMMANDS)}")
+        _, unknown = outline.parse_known_args(given)  # prints help or the version and exits
+        what = f"{unknown[0]} is no command; " if unknown else ""
+        outline.error(f"{what}give a command first: {', '.join(_COMMANDS)}")
     return exit_status(lambda: _run_command(*given))
 
 

@@ -42,8 +42,7 @@ def evaluate(model: Predictor, path: Path, device: torch.device | str = "cpu") -
         source, target = part.examples.source, part.examples.target
         if target is None:
             raise ValueError(f"{path} has no {task.output.kind}; give a file with them")
-        inputs = task.prepare_inputs(source)
-        data = inputs.replace(inputs.source, prepare(target), inputs.masked)
+        data = task.prepare_inputs(source).replace(target=prepare(target))
         relaxed, truth = model.probabilities(data, device)
         assert truth is not None
         meter.add(relaxed, truth)

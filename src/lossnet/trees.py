@@ -25,7 +25,8 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
         return function(tree)
     if isinstance(tree, MutableMapping):  # some that are not dicts, such as a tokenizer's output
         mapped = copy(tree)
-        mapped.update({key: tree_map(function, value) for key, value in tree.items()})
+        for key, value in tree.items():  # `update` would add to what a Counter has
+            mapped[key] = tree_map(function, value)
         return mapped
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(tree_map(function, value) for value in tree))

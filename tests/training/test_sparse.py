@@ -6,7 +6,8 @@ import torch
 from scipy import sparse
 
 from lossnet.build import build
-from lossnet.data import MultiLabelData, SparseData, Weighted
+from lossnet.data import Examples, MultiLabelData, Weighted
+from lossnet.data.tables import SparseFeatures
 from lossnet.settings import Settings
 from lossnet.spaces import Batch
 from lossnet.task import Task
@@ -52,8 +53,9 @@ def weights_after(method, loss, data, epochs=2):
 @pytest.mark.parametrize(("method", "loss"), METHODS)
 def test_sparse_batches_few_values_and_dense_products_train_alike(method, loss, monkeypatch):
     data = rows()
-    assert isinstance(data.sparse(width=INPUTS), SparseData)
-    found = [weights_after(method, loss, data.sparse(width=INPUTS)), weights_after(method, loss, data)]
+    sparse = Examples(data.source.sparse(width=INPUTS), data.target)
+    assert isinstance(sparse.source, SparseFeatures)
+    found = [weights_after(method, loss, sparse), weights_after(method, loss, data)]
     monkeypatch.setattr("lossnet.ops.sparse.SPARSE_SHARE", -1.0)
     plain = weights_after(method, loss, data)
     for weights in found:

@@ -6,11 +6,11 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from lossnet.data.dataset import ResidentData
 from torch import nn
 
 from lossnet.build import build
-from lossnet.data import MultiLabelData
+from lossnet.data import Examples, MultiLabelData
+from lossnet.data.examples import Resident
 from lossnet.methods import CrossEntropy, Method, Stage, Update
 from lossnet.nets import MLP
 from lossnet.scores import metrics
@@ -633,5 +633,5 @@ def test_stages_cannot_be_passed_over(train):
 
 def test_a_truth_of_ones_and_zeros_is_told_from_others(ten_rows):
     assert are_sets(ten_rows, torch.device("cpu"))
-    soft = ResidentData(torch.ones(9, 3), torch.tensor([0.0, 1.0, 0.5]).expand(9, 3))
+    soft = Examples(Resident(torch.ones(9, 3)), Resident(torch.tensor([0.0, 1.0, 0.5]).expand(9, 3)))
     assert not are_sets(soft, torch.device("cpu"))

@@ -156,17 +156,20 @@ class Examples:
     def __len__(self) -> int:
         return len(self.source)
 
-    def replace(self, source: Source, target: Target | None, masked: bool) -> Self:
-        """Return the same instances as other columns have them."""
+    def replace(
+        self, source: Source | None = None, target: Target | None = None, masked: bool | None = None
+    ) -> Self:
+        """Return the same instances with another source or target."""
         new = object.__new__(type(self))
-        Examples.__init__(new, source, target, masked)
+        source = self.source if source is None else source  # which may be empty, and then is false
+        target = self.target if target is None else target
+        Examples.__init__(new, source, target, self.masked if masked is None else masked)
         return new
 
     def take(self, indices: Any) -> Self:
         """Return the rows ``indices``, in that order."""
         rows = row_numbers(indices, len(self))
-        target = None if self.target is None else self.target.take(rows)
-        return self.replace(self.source.take(rows), target, self.masked)
+        return self.replace(self.source.take(rows), None if self.target is None else self.target.take(rows))
 
     def batch(self, indices: Rows) -> Batch:
         """Return the rows ``indices`` as a batch."""
@@ -265,7 +268,7 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     source = sources[0].join(sources[1:])
     if len(known) < len(parts):
         return Examples(source, masked=parts[0].masked)
-    return parts[0].replace(source, known[0].join(known[1:]), parts[0].masked)
+    return parts[0].replace(source, known[0].join(known[1:]))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -118,9 +118,9 @@ class Images(Input[Pictures, Picture]):
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
         unet = self.architecture(settings, role) == "unet"
-        dropout = settings.task_dropout if role == "task" else settings.energy_dropout
         net: FCN | UNet
         if unet:
+            dropout = settings.task_dropout if role == "task" else settings.energy_dropout
             net = UNet(self.channels, settings.image_width, dropout=dropout, enlarge=settings.image_enlarge)
         else:
             net = FCN(self.channels, self.filters(settings))
