@@ -54,7 +54,7 @@ def test_what_goes_together_has_networks_and_energies(source, output):
     assert task.title == f"{task.output.summary} from {task.input.summary}"
     assert task.kind == output
     raw = next(task.input.examples(SMALL, task.output.level, 2, 0))
-    x, mask = task.input.exported(torch.from_numpy(raw), task.output.level)
+    x, mask = task.exported(torch.from_numpy(raw))
     space = task.space(SMALL)
     y = space.relax(task.task_net(SMALL)(x), mask)
     for bounded in (False, True):

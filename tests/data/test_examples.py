@@ -32,7 +32,7 @@ def test_inputs_without_outputs():
     assert data.batch(np.array([1])).y is None
     assert data.take([0, 2]).target is None
     assert data.on("meta").target is None
-    assert data.replace(target=LABELS).batch(np.array([1])).y.tolist() == [[0, 1]]
+    assert data.replace(TABLE, LABELS, masked=True).batch(np.array([1])).y.tolist() == [[0, 1]]
     assert concatenated([data, Examples(TABLE, LABELS)]).target is None
     assert len(concatenated([data, data])) == 6
     assert concatenated([data]) is data

@@ -28,7 +28,9 @@ CLUSTERS = {"eu": "0101", "lamb": "0111", "<user>": "1"}
 
 
 def encoded(data: TaggedSentences, lexicon: Lexicon) -> TaggedSentences:
-    return data.replace(data.source.encoded(lexicon), data.target.encoded(TagSet.fit([data.tags])))
+    return data.replace(
+        data.source.encoded(lexicon), data.target.encoded(TagSet.fit([data.tags])), masked=True
+    )
 
 
 def small(*features: str, word_length: int = 4) -> TaggedSentences:

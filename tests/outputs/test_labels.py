@@ -24,6 +24,7 @@ from lossnet.outputs.labels import DecodedLabels
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel
+from lossnet.task import Task
 
 QUICK = Settings(
     epochs=1, batch_size=8, samples=2, inference_steps=2, task_hidden=6, energy_hidden=6, global_hidden=4,
@@ -148,7 +149,7 @@ def test_the_command_line_labels_texts(reviews, reader, tmp_path, capsys):
     assert head == ["row", "labels", *MOODS]
     assert len(rows) == 160
     capsys.readouterr()
-    assert main(["predict", str(folder), "--text", "a merry film\ntears"]) == 0
+    assert main(["predict", str(folder), "--text", "it was a merry film\nso gloomy and bleak"]) == 0
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["labels", "fun", "sad"]
     trained = ["train", str(reviews), "--words", "said", "--labels", *MOODS, "--method", "cross-entropy"]
     assert main([*trained, "--epochs", "1", "--quiet", "--device", "cpu"]) == 0
@@ -254,7 +255,7 @@ def test_energies_and_networks_are_those_of_any_input(source, reader):
     assert isinstance(source, Words | Features | Images)
     labels = Labels.of_size(4)
     x = next(source.examples(QUICK, "instance", 2, 0))
-    inputs, mask = source.exported(torch.from_numpy(x), "instance")
+    inputs, mask = Task(source, labels).exported(torch.from_numpy(x))
     assert mask is None
     assert labels.task_net(source, QUICK)(inputs).shape == (2, 4)
     for conditioned in (False, True):
