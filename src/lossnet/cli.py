@@ -154,6 +154,7 @@ def _fail(message: str, status: int) -> int:
 def _train(options: Namespace) -> None:
     import torch
 
+    from lossnet import ops
     from lossnet.run import carry_out
     from lossnet.training.engines import launched_rank
 
@@ -167,6 +168,8 @@ def _train(options: Namespace) -> None:
             raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
     run = _run(options, output=output, resume=options.resume, track=options.track)
     torch.set_num_threads(max(1, options.threads))
+    if options.kernels:
+        ops.use_kernels(True)
     if options.seeds is not None or options.sweep:
         if launched_rank() is not None:
             raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
@@ -566,6 +569,7 @@ def _add_train(parser: _Parser) -> None:
     )
     parser.add_argument("--output", type=Path, help="folder for what the run leaves")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument("--kernels", action="store_true", help="Triton kernels for label sets on a GPU")
     parser.add_argument(
         "--no-report", dest="report", action="store_false", help="leave the page about the run out"
     )
