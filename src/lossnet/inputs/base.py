@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "TooLarge"]
 
-#: what features describe: a whole instance, each position of a sequence, or each pixel
+#: whether features describe a whole instance, each position of a sequence, or each pixel
 Level = Literal["instance", "position", "pixel"]
 #: whose network it is; each has settings of its own (``task_hidden``, ``energy_hidden``, …)
 Role = Literal["task", "energy"]
@@ -139,7 +139,7 @@ class Input(ABC, Generic[SourceT, Item]):
     @property
     @abstractmethod
     def width(self) -> int:
-        """The number of inputs that a network of somebody's own is told: features, words, or channels."""
+        """Number of features, words or channels, which networks of your own are told."""
 
     @abstractmethod
     def network(

@@ -48,7 +48,7 @@ class Output(ABC, Generic[TargetT]):
     summary: ClassVar[str]
     #: the class that holds such outputs in memory
     target: ClassVar[type[Target]]
-    #: what a network must describe: whole instances, positions or pixels
+    #: whether a network must describe whole instances, positions or pixels
     level: ClassVar[Level]
     #: the score that predictions should be good at
     score: ClassVar[Score]

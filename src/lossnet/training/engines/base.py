@@ -17,7 +17,7 @@ from lossnet.training.evaluation import Dataset, Views
 
 __all__ = ["Engine", "Job", "Readings", "RunBatch"]
 
-#: what a batch's updates measured: pairs of network and quantity, and their values ``(readings, jobs)``
+#: measurements of a batch's updates, as pairs of network and quantity, and their values ``(readings, jobs)``
 Readings = tuple[list[tuple[str, str]], Tensor]
 #: takes a batch's steps, with random keys ``(jobs, n)`` where there are any
 RunBatch = Callable[[Batch, Tensor | None], Readings]
