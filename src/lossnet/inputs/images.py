@@ -24,7 +24,7 @@ from lossnet.data import (
     stream_pictures,
 )
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import FCN, PooledImages, UNet
 from lossnet.nets.fcn import Normalise
 from lossnet.settings import Settings
@@ -166,7 +166,7 @@ class Images(Input[Pictures, Picture]):
 
     # ------------------------------------------------------------------ what a model keeps
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return {"channels": self.channels, "size": list(self.size)}, {}
 
     @classmethod
@@ -188,7 +188,7 @@ class Images(Input[Pictures, Picture]):
 
     # ------------------------------------------------------------------ over HTTP
 
-    question = Question(
+    question: ClassVar[Question] = Question(
         {
             "oneOf": [
                 {
@@ -221,20 +221,13 @@ class Images(Input[Pictures, Picture]):
             content = base64.b64decode(given["image"], validate=True)
         except ValueError:
             raise ValueError("the image is not base64") from None
-        assert self.question is not None
         return decode_picture(content, self.channels, self.question.most)
 
     def cost(self, item: Picture) -> int:
         return int(item.pixels[0, 0].size)
 
-    def groups(self, items: Sequence[Picture]) -> Iterator[list[int]]:
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        for place, item in enumerate(items):
-            shapes.setdefault(item.pixels.shape, []).append(place)
-        costs = [self.cost(item) for item in items]
-        assert self.question is not None
-        for alike in shapes.values():
-            yield from in_groups(alike, costs, self.question.together)
+    def shape(self, item: Picture) -> tuple[int, ...]:
+        return item.pixels.shape
 
     def collate(self, items: Sequence[Picture]) -> Pictures:
         return Pictures(np.concatenate([item.pixels for item in items]))

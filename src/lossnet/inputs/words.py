@@ -21,7 +21,7 @@ from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 
@@ -40,16 +40,8 @@ _TEXT = {"type": "string"}
 _TOKENS = {"type": "array", "items": _TEXT, "minItems": 1}
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence that came over HTTP: its tokens, and further columns in the order of the lexicon's."""
-
-    tokens: tuple[str, ...]
-    columns: tuple[tuple[str, ...], ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
-class Words(Input[Sentences, Sentence]):
+class Words(Input[Sentences, Sentences]):
     """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
 
     Without them, vectors start at random and are trained.  A model has its vectors among its weights, and
@@ -95,9 +87,6 @@ class Words(Input[Sentences, Sentence]):
         if isinstance(x, str):
             raise DataError("inputs are a list of sentences, not one text; give [text]")
         return Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
-
-    def read(self, x: Any) -> Sentences:
-        return self.collect(x)
 
     @classmethod
     def accepts(cls, x: Any) -> bool:
@@ -151,7 +140,7 @@ class Words(Input[Sentences, Sentence]):
 
     # ------------------------------------------------------------------ what a model keeps
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}
         return content, {}
 
@@ -247,7 +236,7 @@ class Words(Input[Sentences, Sentence]):
         unit="tokens",
     )
 
-    def parse(self, given: Any) -> Sentence:
+    def parse(self, given: Any) -> Sentences:
         """Return a sentence: a text, an array of tokens, or an object of tokens and further columns."""
         needed = self.lexicon.columns
         parts = given if isinstance(given, dict) else {"tokens": given}
@@ -258,22 +247,13 @@ class Words(Input[Sentences, Sentence]):
         tokens, *columns = (_strings(name, parts[name]) for name in ("tokens", *needed))
         if any(len(column) != len(tokens) for column in columns):
             raise ValueError(f"give one of {', '.join(needed)} for each token")
-        return Sentence(tokens, tuple(columns))
+        return Sentences((tokens,), {name: (column,) for name, column in zip(needed, columns, strict=True)})
 
-    def cost(self, item: Sentence) -> int:
-        return len(item.tokens)
+    def cost(self, item: Sentences) -> int:
+        return len(item.tokens[0])
 
-    def groups(self, items: Sequence[Sentence]) -> Iterator[list[int]]:
-        costs = [self.cost(item) for item in items]
-        # Short sentences together: a batch is padded to the longest in it.
-        order = sorted(range(len(items)), key=costs.__getitem__)
-        assert self.question is not None
-        yield from in_groups(order, costs, self.question.together, padded=True)
-
-    def collate(self, items: Sequence[Sentence]) -> Sentences:
-        names = self.lexicon.columns
-        columns = {name: tuple(item.columns[at] for item in items) for at, name in enumerate(names)}
-        return Sentences(tuple(item.tokens for item in items), columns)
+    def collate(self, items: Sequence[Sentences]) -> Sentences:
+        return items[0].join(items[1:])
 
     # ------------------------------------------------------------------ as ONNX
 
