@@ -35,17 +35,14 @@ class Segmenter(Estimator):
     ((2, 8, 8), True)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train anew; ``sample_weight`` ``(n,)`` is what images count in losses, relative to one another."""
-        data = MaskData.from_arrays(X, y)
-        valid = MaskData.from_arrays(X_val, y_val) if self._validates(X_val, y_val) else None
-        return self._fit(data, sample_weight, valid)
+    def _examples(self, X: Any, y: Any, first: bool = False) -> MaskData:
+        return MaskData.from_arrays(X, y)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Pass once over images that come bit by bit, without validation.
+        """Train for one epoch on a batch of images, without validation.
 
-        The first call's images say how channels are normalised.  Methods of several stages (``spen``,
-        ``nce-energy``, ``infnet``, ``seal-static``) train each on all data, and are refused.
+        Channels are normalised as in the first call.  Methods of several stages (``spen``, ``nce-energy``,
+        ``infnet``, ``seal-static``) need all data at once, and are refused.
         """
         return self._partial_fit(MaskData.from_arrays(X, y), sample_weight)
 

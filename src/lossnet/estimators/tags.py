@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,6 @@ class SequenceTagger(WordEstimator):
     `lossnet.estimators.words.WordEstimator`.
 
     Attributes:
-        classes_: the tags that columns of probabilities stand for; all of BIOES where tags mark spans.
         model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
         history_: an entry for each epoch.
 
@@ -41,15 +39,18 @@ class SequenceTagger(WordEstimator):
     [['N', 'V', 'N']]
     """
 
-    classes_: NDArray[Any]
+    def _examples(self, X: Any, y: Any, first: bool = False) -> TaggedSentences:
+        tokens = _rows(X, "X", "tokens of each sentence")
+        if any(isinstance(sentence, str) for sentence in tokens):
+            raise DataError("a sentence is a text; give its tokens, one for each tag")
+        tags = _rows(y, "y", "tags of each sentence's tokens")
+        words, marks = (tuple(tuple(map(str, one)) for one in part) for part in (tokens, tags))
+        return TaggedSentences(words, marks)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train anew; ``sample_weight`` ``(n,)`` is what sentences count in losses, relative to another."""
-        data = _sentences(X, y)
-        valid = _sentences(X_val, y_val) if self._validates(X_val, y_val) else None
-        self._fit(data, sample_weight, valid)
-        self.classes_ = np.array(self.model_.label_names)
-        return self
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The tags that columns of probabilities stand for; all of BIOES where tags mark spans."""
+        return np.array(self.model_.label_names)
 
     def predict_proba(self, X: Any) -> list[NDArray[np.float32]]:
         """Return probabilities of each sentence's tags, ``(tokens, tags)``."""
@@ -69,25 +70,14 @@ class SequenceTagger(WordEstimator):
 
         Tags that training never saw count as well, as wrong.
         """
-        truth, predicted = _sentences(X, y).tags, self.predict(X)
+        truth, predicted = self._examples(X, y).tags, self.predict(X)
         if self.model_.task.output.metrics[0] == SPAN_F1:
             return span_scores(predicted, truth)["span_f1"]
-        right = [mine == true for mine, true in zip(chain(*predicted), chain(*truth), strict=True)]
-        return float(np.mean(right))
-
-
-def _sentences(X: Iterable[Sequence[str]], y: Iterable[Sequence[str]]) -> TaggedSentences:
-    tokens = _rows(X, "X", "tokens of each sentence")
-    if any(isinstance(sentence, str) for sentence in tokens):
-        raise DataError("a sentence is a text; give its tokens, one for each tag")
-    tags = _rows(y, "y", "tags of each sentence's tokens")
-    return TaggedSentences(
-        tuple(tuple(map(str, one)) for one in tokens), tuple(tuple(map(str, one)) for one in tags)
-    )
+        right = np.concatenate(predicted) == np.concatenate(truth)
+        return float(right.mean())
 
 
 def _rows(values: Any, name: str, wanted: str) -> list[Iterable[Any]]:
-    """What is given for each sentence."""
     if not isinstance(values, Iterable):
         raise DataError(f"{name} is {values!r}; give the {wanted}")
     rows = list(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -19,6 +20,7 @@ _FEATURES = "case,characters"
 _POSSIBLE = ("case", "shape", "characters")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WordEstimator(Estimator):
     """Base class of estimators whose inputs may be sentences.
 
@@ -31,41 +33,26 @@ class WordEstimator(Estimator):
             ``"case,characters"`` by default.
     """
 
-    def __init__(
-        self,
-        *,
-        embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
-        **parameters: Any,
-    ) -> None:
-        super().__init__(**parameters)
-        self.embeddings = embeddings
+    embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
 
     def _fitting(self, source: Source) -> Fitting:
-        names = tuple(name.strip() for name in (getattr(self, "features") or _FEATURES).split(","))  # noqa: B009
+        names = tuple(name.strip() for name in (self.features or _FEATURES).split(","))
         strange = [name for name in names if name not in _POSSIBLE]
         if strange:
             raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
         return Fitting(features=names, tables=_tables(self.embeddings))
 
 
-def _tables(given: Any) -> list[Embeddings]:
-    """The tables of word vectors that a parameter stands for."""
-    if given is None:
-        return []
-    if isinstance(given, Mapping):
-        return [_table(given)]
-    paths = [given] if isinstance(given, str | PathLike) else given
-    return [read_embeddings(path) for path in paths]
-
-
-def _table(vectors: Mapping[str, Any]) -> Embeddings:
-    rows = {str(word): np.asarray(vector, dtype=np.float32).ravel() for word, vector in vectors.items()}
-    lengths = {word: len(row) for word, row in rows.items()}
-    if not lengths:
+def _tables(embeddings: Any) -> list[Embeddings]:
+    if not isinstance(embeddings, Mapping):
+        paths = [embeddings] if isinstance(embeddings, str | PathLike) else embeddings or ()
+        return [read_embeddings(path) for path in paths]
+    rows = {str(word): np.asarray(vector, dtype=np.float32).ravel() for word, vector in embeddings.items()}
+    if not rows:
         raise DataError("embeddings are empty; give words and their vectors, or leave them out")
-    (first, length), *others = lengths.items()
+    (first, row), *others = rows.items()
     for word, other in others:
-        if other != length:
-            what = f"the vector of {word!r} has {other} numbers, that of {first!r} {length}"
+        if len(other) != len(row):
+            what = f"the vector of {word!r} has {len(other)} numbers, that of {first!r} {len(row)}"
             raise DataError(f"{what}; they must have as many")
-    return Embeddings("embeddings", tuple(rows), np.stack(list(rows.values())))
+    return [Embeddings("embeddings", tuple(rows), np.stack(list(rows.values())))]

@@ -42,11 +42,10 @@ _TOKENS = {"type": "array", "items": _TEXT, "minItems": 1}
 
 @dataclass(frozen=True, eq=False)
 class Words(Input[Sentences, Sentences]):
-    """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
+    """Sentences: the lexicon that numbers tokens, and pretrained word vectors ``(words, width)``, if any.
 
-    Without them, vectors start at random and are trained.  A model has its vectors among its weights, and
-    this keeps no more of them than the ``vector_width``.  ``column`` is the column of texts, where a table
-    was read.
+    Without them, vectors start at random and are trained.  A model has its vectors among its weights; this
+    keeps their ``vector_width`` alone.  ``column`` is the column of texts, where a table was read.
 
     >>> words = Words(Lexicon.fit(Sentences((("I", "bet", "I"),)), features=("case",)))
     >>> x = words.prepare(words.read(["I bet"])).batch(torch.tensor([0]))
@@ -120,25 +119,21 @@ class Words(Input[Sentences, Sentences]):
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
         hidden, dropout = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_dropout")
-        encoder = BiLSTM(self._word_vectors(settings), hidden, dropout)
-        if level == "instance":
-            return PooledTokens(encoder, outputs)
-        return encoder if outputs is None else Tagger(encoder, outputs)
-
-    def _word_vectors(self, settings: Settings) -> WordVectors:
         lexicon = self.lexicon
         if self.vectors is not None:
             vectors = torch.from_numpy(self.vectors)
         else:
             vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
-        return WordVectors(
+        words = WordVectors(
             vectors,
             tuned=settings.tune_embeddings or self.vector_width is None,
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
         )
-
-    # ------------------------------------------------------------------ what a model keeps
+        encoder = BiLSTM(words, hidden, dropout)
+        if level == "instance":
+            return PooledTokens(encoder, outputs)
+        return encoder if outputs is None else Tagger(encoder, outputs)
 
     def state(self) -> State:
         content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}
@@ -153,8 +148,6 @@ class Words(Input[Sentences, Sentences]):
             raise DataError("column must be a string")
         return cls(Lexicon.from_state(content["lexicon"]), vector_width=width, column=column)
 
-    # ------------------------------------------------------------------ files
-
     def streams(self, path: str | PathLike[str]) -> bool:
         path = Path(path)
         return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
@@ -162,17 +155,16 @@ class Words(Input[Sentences, Sentences]):
     def stream(
         self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
     ) -> Iterator[Part]:
-        """Yield sentences of a text, one on each line; of a column file: words, then our lexicon's columns;
-        or of a table's column of texts.
+        """Yield sentences of a table's column of texts, of a column file, or of a text, one on each line.
 
-        A file is one of columns if it is called so (``.conll``, ``.iob``, ``.bio``) or if its beginning looks
-        so.  With ``labelled``, its last column is the tags.
+        Column files have words and then our lexicon's columns; with ``labelled``, tags in the last one.  They
+        are known by their suffix (``.conll``, ``.iob``, ``.bio``) or by their first lines.
         """
         if is_table(path):
-            yield from (Part(part) for part in stream_labelled_texts(path, self.column, names))
+            yield from map(Part, stream_labelled_texts(path, self.column, names))
             return
         if labelled:
-            yield from (Part(part) for part in self._stream_tagged(path))
+            yield from map(Part, self._stream_tagged(path))
             return
         lines = stream_lines(path)  # once: it may be a pipe
         beginning = list(islice(lines, _LOOKED_AT))
@@ -183,11 +175,12 @@ class Words(Input[Sentences, Sentences]):
             return
         columns = self.lexicon.columns
         for rows in chunks(stream_columns(path, lines=lines), ROWS):
-            if len(rows[0][0]) <= len(columns):
-                what = f"it has {len(rows[0][0])} columns"
-                raise DataError(f"{what}; words and then {', '.join(columns)} are needed", path)
-            first, *rest = (_column(rows, at) for at in range(1 + len(columns)))
-            yield Part(Examples(Sentences(first, dict(zip(columns, rest, strict=True)))))
+            count = len(rows[0][0])
+            if count <= len(columns):
+                what = f"it has {count} columns; words and then {', '.join(columns)} are needed"
+                raise DataError(what, path)
+            rest = {name: _column(rows, at) for at, name in enumerate(columns, start=1)}
+            yield Part(Examples(Sentences(_column(rows, 0), rest)))
 
     def _stream_tagged(self, path: str | PathLike[str]) -> Iterator[TaggedSentences]:
         if Path(path).is_fifo():
@@ -198,17 +191,17 @@ class Words(Input[Sentences, Sentences]):
         if not set(wanted) <= set(names):
             names = ["word", *wanted, "tag"]
         if count != len(names) or count < 2:
-            what = f"it has {count} columns"
-            raise DataError(f"{what}; words, {', '.join([*wanted, 'and tags'])} are needed", path)
+            what = f"it has {count} columns; words, {', '.join([*wanted, 'and tags'])} are needed"
+            raise DataError(what, path)
         for rows in chunks(stream_columns(path, count), ROWS):
             columns = {name: _column(rows, at) for at, name in enumerate(names)}
             yield TaggedSentences(columns.pop("word"), columns.pop("tag"), columns)
 
     def _in_columns(self, lines: Sequence[str], tags: Sequence[str]) -> bool:
-        """Whether lines are tokens in columns: all are alike, and a text's would not be.
+        """Whether lines are tokens in columns: all have as many, and are unlike lines of a text.
 
-        They are if tabs separate them, if the last column has nothing but tags of ours, or if they have just
-        the columns that we need and stand in groups, as sentences do.
+        That is, tabs separate them, or the last column has nothing but our tags, or they have just the
+        columns that we need and empty lines between sentences.
         """
         blocks = [list(block) for full, block in groupby(lines, key=lambda line: bool(line.strip())) if full]
         rows = [row for block in blocks for row in block if not row.startswith(("# ", "-DOCSTART-"))]
@@ -279,8 +272,6 @@ class Words(Input[Sentences, Sentences]):
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
         return {"lexicon": self.lexicon.state()}
 
-    # ------------------------------------------------------------------ on a page
-
     def picture(self, source: Source, row: int) -> Markup:
         """Return the text, its first words if it is long."""
         from lossnet.report.markup import tag
@@ -297,9 +288,8 @@ def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
         return tokenise(sentence)
     tokens = tuple(sentence) if isinstance(sentence, Iterable) else (sentence,)
     if not all(isinstance(token, str) for token in tokens):
-        raise DataError(
-            f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens"
-        )
+        what = f"sentence {number} is {reprlib.repr(sentence)}"
+        raise DataError(f"{what}; give a text, or a list of its tokens")
     return tokens
 
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, Target, write_mask
 from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
-from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema
-from lossnet.outputs.base import Output, Predicted, rounded
+from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
+from lossnet.outputs.base import Output, Predicted, Ranges, rounded
 from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth
@@ -92,16 +92,12 @@ class Masks(Output[MaskStack]):
             energy = ImageEnergy(images.channels, size, filters, dropout=dropout)
         return images.normalised(energy)
 
-    def search_ranges(
-        self, source: Input[Any, Any], settings: Settings
-    ) -> Mapping[str, tuple[float, float] | None]:
+    def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
         # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
-        ranges: dict[str, tuple[float, float] | None] = {"energy_weight": (0.1, 1e3)}
-        return ranges if settings.image_net == "unet" else {**ranges, "task_dropout": None}
+        unused: Ranges = {} if settings.image_net == "unet" else {"task_dropout": None}
+        return {"energy_weight": (0.1, 1e3), **unused}
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return {}, {}
 
     @classmethod
