@@ -92,8 +92,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     history_: list[dict[str, Any]] = field(init=False)
     n_iter_: int = field(init=False)
     _trainer: Trainer | None = field(init=False, default=None)
-    #: the fitted model in float64, once it has predicted
-    _double: Model | None = field(init=False, default=None)
+    #: the fitted model in float64, once it has predicted; in a list, since predicting must set no attribute
+    _double: list[Model] = field(init=False)
 
     # ------------------------------------------------------------------ fitting
 
@@ -124,7 +124,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             loaded = self._loaded(train, valid)
             fitted = fit(run, loaded, None if weights is None else weights / weights.mean())
         self.model_, self.history_, self.n_iter_ = fitted.model, fitted.history, len(fitted.history)
-        self._trainer = self._double = None
+        self._trainer, self._double = None, []
         return self
 
     def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
@@ -144,7 +144,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
                 part = Weighted(part, torch.as_tensor(weights / weights.mean(), dtype=torch.float32))
             losses = trainer.pass_over(part)
         # Only now, so that data that are refused leave no untrained model behind.
-        self.model_, self._trainer, self._double = model, trainer, None
+        self.model_, self._trainer, self._double = model, trainer, []
         self.history_ = getattr(self, "history_", [])
         self.history_.append({"losses": losses})
         self.n_iter_ = len(self.history_)
@@ -232,7 +232,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "model_" in state:
             state = {**state}
-            state["model_"] = Model.from_files(state["model_"], state.pop("_own", None))
+            state |= {"model_": Model.from_files(state["model_"], state.pop("_own", None)), "_double": []}
         super().__setstate__(state)
 
 

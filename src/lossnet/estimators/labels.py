@@ -134,9 +134,9 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         model = self.model_
         if set(model.method.predictors) & set(model.task.own.names):
             return model
-        if self._double is None:
-            self._double = model.double()
-        return self._double
+        if not self._double:
+            self._double.append(model.double())
+        return self._double[0]
 
     def _read(self, x: Any) -> Examples:
         check_is_fitted(self, "model_")
