@@ -18,19 +18,7 @@ from lossnet.training.evaluation import Views
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
 
-__all__ = [
-    "Arrays",
-    "Fitting",
-    "Input",
-    "Kind",
-    "Level",
-    "Part",
-    "Question",
-    "Role",
-    "Schema",
-    "State",
-    "TooLarge",
-]
+__all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "State", "TooLarge"]
 
 #: what features describe: a whole instance, each position of a sequence, or each pixel
 Level = Literal["instance", "position", "pixel"]
@@ -253,8 +241,8 @@ class Input(Kind, Generic[SourceT, Item]):
         raise ValueError(f"models of {self.summary} cannot be exported")
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
-        """Return metadata of an exported file, as JSON."""
-        return {}
+        """Return metadata of an exported file, as JSON: by default that of `state`."""
+        return self.state()[0]
 
     # ------------------------------------------------------------------ on a page
 

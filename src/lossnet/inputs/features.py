@@ -142,8 +142,6 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     ) -> Iterator[Part]:
         yield from (Part(part) for part in stream_inputs(path, self.names, names))
 
-    # ------------------------------------------------------------------ over HTTP
-
     question = Question(
         {
             "oneOf": [
@@ -203,8 +201,6 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     def _like(self) -> Like:
         return Like(self.names, ())
 
-    # ------------------------------------------------------------------ as ONNX
-
     exported_name = "features"
 
     def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -224,9 +220,6 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         if "impute" in arrays:
             x[random.random(x.shape) < 0.1] = np.nan
         yield x.astype(np.float32)
-
-    def described(self, settings: Settings, level: Level) -> dict[str, Any]:
-        return {"features": self.names}
 
     def picture(self, source: Source, row: int) -> Markup | None:
         """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""

@@ -108,8 +108,6 @@ class Images(Input[Pictures, Picture]):
         height, width = parts[0].size
         return {"size": f"{height}×{width}", "channels": parts[0].channels}
 
-    # ------------------------------------------------------------------ networks
-
     @property
     def width(self) -> int:
         return self.channels
@@ -177,8 +175,6 @@ class Images(Input[Pictures, Picture]):
         for name, image in stream_pictures(path, self.channels):
             yield Part(Examples(self.read(image[None])), [name])
 
-    # ------------------------------------------------------------------ over HTTP
-
     question: ClassVar[Question] = Question(
         {
             "oneOf": [
@@ -221,8 +217,6 @@ class Images(Input[Pictures, Picture]):
 
     def collate(self, items: Sequence[Picture]) -> Pictures:
         return Pictures(np.concatenate([item.pixels for item in items]))
-
-    # ------------------------------------------------------------------ as ONNX
 
     exported_name = "images"
 

@@ -109,8 +109,6 @@ class Words(Input[Sentences, Sentences]):
         tokens = {name: sum(map(len, part.tokens)) for name, part in zip(names, parts, strict=False)}
         return {"tokens": tokens, "longest": max(len(one) for part in parts for one in part.tokens)}
 
-    # ------------------------------------------------------------------ networks
-
     @property
     def width(self) -> int:
         return len(self.lexicon.words)
@@ -214,8 +212,6 @@ class Words(Input[Sentences, Sentences]):
         grouped = len(cells[0]) == needed and 1 < len(blocks) < len(rows)
         return (tabs and len(cells[0]) > 1) or tagged or grouped
 
-    # ------------------------------------------------------------------ over HTTP
-
     question = Question(
         {
             "oneOf": [
@@ -247,8 +243,6 @@ class Words(Input[Sentences, Sentences]):
 
     def collate(self, items: Sequence[Sentences]) -> Sentences:
         return items[0].join(items[1:])
-
-    # ------------------------------------------------------------------ as ONNX
 
     exported_name = "tokens"
 

@@ -181,8 +181,8 @@ class Output(Kind, Generic[TargetT]):
         return predict(x)
 
     def described(self) -> dict[str, Any]:
-        """Return metadata of an exported file, as JSON."""
-        return {}
+        """Return metadata of an exported file, as JSON: by default that of `state`."""
+        return self.state()[0]
 
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         """Return the sections of a report that follow figures, curves and settings."""

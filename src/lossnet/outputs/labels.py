@@ -83,8 +83,6 @@ class Labels(Output[LabelTable]):
             "frequent_labels": tuple((names[index], int(counts[index])) for index in order),
         }
 
-    # ------------------------------------------------------------------ networks and energies
-
     def space(self, settings: Settings) -> MultiLabel:
         return MultiLabel(len(self.label_names))
 
@@ -103,8 +101,6 @@ class Labels(Output[LabelTable]):
         interaction = LabelInteraction(labels, settings.global_hidden, features)
         return Sum(encoder, Local(width, labels), interaction)
 
-    # ------------------------------------------------------------------ how good predictions are
-
     def tune(self, relaxed: Tensor, truth: Tensor) -> float:
         return tune_threshold(relaxed, truth)
 
@@ -117,8 +113,6 @@ class Labels(Output[LabelTable]):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Labels:
         return cls(stored_strings(content["labels"], "labels", least=1))
-
-    # ------------------------------------------------------------------ predictions
 
     def named(self, decoded: Tensor, source: Source) -> list[list[str]]:
         return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
@@ -151,9 +145,6 @@ class Labels(Output[LabelTable]):
             {"labels": labels, "probabilities": dict(zip(self.label_names, values, strict=True))}
             for labels, values in pairs
         ]
-
-    def described(self) -> dict[str, Any]:
-        return {"labels": self.label_names}
 
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         from lossnet.outputs.panels.labels import sections

@@ -67,8 +67,6 @@ class Masks(Output[MaskStack]):
     def describe(cls, parts: Sequence[MaskStack]) -> dict[str, Any]:
         return {"foreground": float(np.concatenate([part.masks for part in parts]).mean())}
 
-    # ------------------------------------------------------------------ networks and energies
-
     def space(self, settings: Settings) -> Mask:
         fields: dict[str, Field | None] = {
             "pixels": None,
@@ -103,8 +101,6 @@ class Masks(Output[MaskStack]):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Masks:
         return cls()
-
-    # ------------------------------------------------------------------ predictions
 
     def named(self, decoded: Tensor, source: Source) -> list[NDArray[np.uint8]]:
         return list(decoded.cpu().numpy().astype(np.uint8))

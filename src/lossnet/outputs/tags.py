@@ -94,8 +94,6 @@ class Tags(Output[TagColumn]):
             "frequent_tags": tuple(counts.most_common(frequent)),
         }
 
-    # ------------------------------------------------------------------ networks and energies
-
     def space(self, settings: Settings) -> TagSpace:
         return self._space
 
@@ -123,8 +121,6 @@ class Tags(Output[TagColumn]):
     def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
         return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
 
-    # ------------------------------------------------------------------ how good predictions are
-
     @property
     def decoders(self) -> Mapping[str, Callable[[float], Decoder]]:  # type: ignore[override]
         """The likeliest tags, of whole spans where tags mark spans."""
@@ -136,8 +132,6 @@ class Tags(Output[TagColumn]):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Tags:
         return cls(TagSet.from_state(content))
-
-    # ------------------------------------------------------------------ predictions
 
     def named(self, decoded: Tensor, source: Source) -> list[list[tuple[str, str]]]:
         """Return the tokens of each sentence with their tags; spans are marked as the training files did."""
@@ -167,9 +161,6 @@ class Tags(Output[TagColumn]):
             ]
             for named, values in sentences
         ]
-
-    def described(self) -> dict[str, Any]:
-        return {"tags": self.names, "scheme": self.tag_set.scheme}
 
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         from lossnet.outputs.panels.tags import sections
