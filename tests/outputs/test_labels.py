@@ -220,8 +220,8 @@ def test_labels_of_images_are_learned_and_come_back_from_a_folder(photos, tmp_pa
 
 
 def test_the_command_line_trains_on_a_folder_of_labelled_images(photos, tmp_path):
-    options = "--method cross-entropy --image-width 2 --epochs 1 --quiet --device cpu".split()
-    assert main(["train", str(photos), *options, "--output", str(tmp_path / "run")]) == 0
+    options = ["--method", "cross-entropy", "--image-width", "2", "--epochs", "1", "--device", "cpu"]
+    assert main(["train", str(photos), *options, "--quiet", "--output", str(tmp_path / "run")]) == 0
     model = lossnet.load(tmp_path / "run")
     assert model.task.title == "sets of labels from images"
     assert model.label_names == ("bright", "green")

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.build import check_names, default_loss
-from lossnet.data import Examples, Source, Weighted, hold_out
+from lossnet.data import Examples, Weighted, hold_out
 from lossnet.decoding import Decoder
 from lossnet.inputs import Fitting
 from lossnet.loading import Loaded
@@ -32,7 +32,7 @@ __all__ = ["Estimator"]
 #: attributes that are not pickled
 _TRANSIENT = ("_trainer", "_double")
 
-
+#: every field of `Settings` as a parameter
 _AllSettings: Any = make_dataclass(
     "_AllSettings", [(one.name, Any, None) for one in fields(Settings)], kw_only=True, eq=False, repr=False
 )
@@ -176,9 +176,9 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         assert valid.target is not None
         if valid.target.is_empty:
             valid = train  # no label in the few rows held out: F1 would be undefined
-        return Loaded.from_parts(train, valid, fitting=self._fitting(train.source))
+        return Loaded.from_parts(train, valid, fitting=self._fitting())
 
-    def _fitting(self, source: Source) -> Fitting:
+    def _fitting(self) -> Fitting:
         """Return options for reading inputs."""
         return Fitting()
 

@@ -174,10 +174,10 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             raise ValueError(f"no inputs {self.inputs!r}; choose auto, {', '.join(Input.kinds)}")
         return self.inputs
 
-    def _fitting(self, source: Source) -> Fitting:
+    def _fitting(self) -> Fitting:
         if self.embeddings is not None and self.inputs_ != Words.kind:
             raise ValueError(f"embeddings are for sentences, and X has {Input.kinds[self.inputs_].summary}")
-        return super()._fitting(source)
+        return super()._fitting()
 
     def _learn_labels(self, y: Any, columns: Any, classes: Any, partial: bool) -> None:
         """Learn from the first ``y`` what the labels or classes are."""

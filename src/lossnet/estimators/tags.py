@@ -20,7 +20,7 @@ class SequenceTagger(WordEstimator):
     """Predict tags, with a network that a learned energy taught which tags follow one another.
 
     Sentences ``X`` are sequences of tokens, ``y`` sequences of as many tags.  Tags that mark spans, in IOB1,
-    IOB2 or BIOES, are found out; they are BIOES inside and come back as they were given.  Sentences to
+    IOB2 or BIOES, are detected; they are BIOES inside and come back in their own scheme.  Sentences to
     predict may be texts, which are cut into tokens.
 
     There is no ``partial_fit``: words, characters and tags are counted in all sentences before training.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lossnet.data import DataError, Embeddings, Source, read_embeddings
+from lossnet.data import DataError, Embeddings, read_embeddings
 from lossnet.estimators.base import Estimator
 from lossnet.inputs import Fitting
 
@@ -35,7 +35,7 @@ class WordEstimator(Estimator):
 
     embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
 
-    def _fitting(self, source: Source) -> Fitting:
+    def _fitting(self) -> Fitting:
         names = tuple(name.strip() for name in (self.features or _FEATURES).split(","))
         strange = [name for name in names if name not in _POSSIBLE]
         if strange:

@@ -1,4 +1,4 @@
-"""Base classes of kinds of input, and of kinds of anything."""
+"""Base classes of kinds of input, and of all kinds."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ Role = Literal["task", "energy"]
 Arrays = Mapping[str, NDArray[Any]]
 #: everything that a model folder keeps of a kind: JSON and arrays
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+FilePath = str | PathLike[str]
 #: a JSON schema
 Schema = Mapping[str, Any]
 
@@ -77,7 +78,7 @@ class Question(NamedTuple):
 
 
 class Kind(ABC):
-    """Base class of kinds of input and of output: names in model folders and on the screen.
+    """Base class of kinds of input and of output: how model folders name and keep them.
 
     Subclasses are found by their `kind` when a model folder is read, so that a kind of your own works like
     those that come with Lossnet once its module is imported.
@@ -128,9 +129,8 @@ class Input(Kind, Generic[SourceT, Item]):
     @classmethod
     def collect(cls, x: Any) -> SourceT:
         """Return raw inputs, as a user has them, in memory: what `fit` and `prepare` take."""
-        raise DataError(
-            f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}"
-        )
+        advice = f"give an instance of {cls.source.__name__}"
+        raise DataError(f"{cls.summary} are not read from Python objects; {advice}")
 
     def read(self, x: Any) -> SourceT:
         """Return raw inputs to predict for in memory; a DataError says what is wrong with them."""
@@ -172,13 +172,11 @@ class Input(Kind, Generic[SourceT, Item]):
 
     # ------------------------------------------------------------------ files
 
-    def streams(self, path: str | PathLike[str]) -> bool:
+    def streams(self, path: FilePath) -> bool:
         """Whether models are evaluated on all of a file, in parts, and not on a split of it."""
         return False
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         """Yield the unprepared instances of a file, some at a time, so that it may be larger than memory.
 
         ``names`` are those of the outputs; with ``labelled``, the file must have them.

@@ -19,7 +19,7 @@ from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_i
 from lossnet.data.readers import frame_columns, named_rows
 from lossnet.data.readers.text import Like
 from lossnet.data.stored import stored_strings
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, State
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 
@@ -134,12 +134,10 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             raise ValueError("preprocessing and features differ in number")
         return cls(names, preprocessor)
 
-    def streams(self, path: str | PathLike[str]) -> bool:
+    def streams(self, path: FilePath) -> bool:
         return Path(path).is_file() or Path(path).is_fifo()
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         yield from (Part(part) for part in stream_inputs(path, self.names, names))
 
     question = Question(

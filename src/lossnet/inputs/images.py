@@ -24,7 +24,7 @@ from lossnet.data import (
     stream_pictures,
 )
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, State
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import FCN, PooledImages, UNet
 from lossnet.nets.fcn import Normalise
 from lossnet.settings import Settings
@@ -169,9 +169,7 @@ class Images(Input[Pictures, Picture]):
             (stored_number(height, "height", 1, _LARGEST), stored_number(width, "width", 1, _LARGEST)),
         )
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         for name, image in stream_pictures(path, self.channels):
             yield Part(Examples(self.read(image[None])), [name])
 

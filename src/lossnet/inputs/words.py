@@ -6,7 +6,6 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +20,7 @@ from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, State
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 
@@ -146,13 +145,11 @@ class Words(Input[Sentences, Sentences]):
             raise DataError("column must be a string")
         return cls(Lexicon.from_state(content["lexicon"]), vector_width=width, column=column)
 
-    def streams(self, path: str | PathLike[str]) -> bool:
+    def streams(self, path: FilePath) -> bool:
         path = Path(path)
         return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         """Yield sentences of a table's column of texts, of a column file, or of a text, one on each line.
 
         Column files have words and then our lexicon's columns; with ``labelled``, tags in the last one.  They
@@ -180,7 +177,7 @@ class Words(Input[Sentences, Sentences]):
             rest = {name: _column(rows, at) for at, name in enumerate(columns, start=1)}
             yield Part(Examples(Sentences(_column(rows, 0), rest)))
 
-    def _stream_tagged(self, path: str | PathLike[str]) -> Iterator[TaggedSentences]:
+    def _stream_tagged(self, path: FilePath) -> Iterator[TaggedSentences]:
         if Path(path).is_fifo():
             raise DataError("a pipe, but its tags are gone through more than once; give a file", path)
         count = len(next(stream_columns(path))[0])

@@ -15,7 +15,8 @@ from lossnet.data import DataError, Source, Target
 from lossnet.decoding import Decoder
 from lossnet.energies import Energy
 from lossnet.files import opened
-from lossnet.inputs import Input, Kind, Level, Schema
+from lossnet.inputs import Input, Level, Schema
+from lossnet.inputs.base import Kind
 from lossnet.scores import Decoded, Meter, Metric, Score, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Space
@@ -66,9 +67,8 @@ class Output(Kind, Generic[TargetT]):
     @classmethod
     def collect(cls, y: Any, source: Source) -> TargetT:
         """Return raw outputs of these inputs, as a user has them, in memory."""
-        raise DataError(
-            f"{cls.summary} are not read from Python objects; give an instance of {cls.target.__name__}"
-        )
+        advice = f"give an instance of {cls.target.__name__}"
+        raise DataError(f"{cls.summary} are not read from Python objects; {advice}")
 
     def preparing(self, targets: Callable[[], Iterable[TargetT]]) -> Callable[[TargetT], Target]:
         """Return a function that prepares outputs of a data set for losses and metrics.

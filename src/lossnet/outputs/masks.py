@@ -165,7 +165,7 @@ class Masks(Output[MaskStack]):
 
 
 def _images(source: Input[Any, Any]) -> Images:
-    """The inputs, which the level says are images."""
+    """Return the inputs, which must be images to have features of pixels."""
     assert isinstance(source, Images)
     return source
 

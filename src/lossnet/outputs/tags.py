@@ -59,15 +59,14 @@ class Tags(Output[TagColumn]):
 
     @classmethod
     def accepts(cls, y: Any) -> bool:
-        return not hasattr(y, "columns") and Words.accepts(y) and not any(isinstance(tags, str) for tags in y)
+        return Words.accepts(y) and not any(isinstance(tags, str) for tags in y)
 
     @classmethod
     def collect(cls, y: Any, source: Source) -> TagColumn:
         """Return a sequence of tags for each sentence, one for each of its tokens."""
         tags = tuple(tuple(map(str, one)) for one in y)
-        return (
-            TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else TagColumn(tags)
-        )
+        target = TagColumn(tags)
+        return TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else target
 
     def preparing(self, targets: Callable[[], Iterable[TagColumn]]) -> Callable[[TagColumn], TagColumn]:
         """Return a function that turns tags into numbers, and those that mark spans into BIOES first.
@@ -170,7 +169,7 @@ class Tags(Output[TagColumn]):
 
 @dataclass(frozen=True)
 class _AllTags:
-    """The tags of all sentences, which may be gone through more than once."""
+    """The tags of all sentences, which can be iterated over several times."""
 
     targets: Callable[[], Iterable[TagColumn]]
 
