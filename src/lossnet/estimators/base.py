@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.build import check_names, default_loss
-from lossnet.data import Examples, Weighted, hold_out
+from lossnet.data import DataError, Embeddings, Examples, Weighted, hold_out, read_embeddings
 from lossnet.decoding import Decoder
 from lossnet.inputs import Fitting
 from lossnet.loading import Loaded
@@ -27,8 +28,11 @@ from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "WordEstimator"]
 
+#: what networks see of tokens beside the word, unless the parameter ``features`` says otherwise
+_FEATURES = "case,characters"
+_POSSIBLE = ("case", "shape", "characters")
 #: attributes that are not pickled
 _TRANSIENT = ("_trainer", "_double")
 
@@ -68,6 +72,11 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         threads: CPU threads of fitting and predicting; None for PyTorch's number.
         progress: show progress bars.
         settings: fields of `Settings`, by name.
+
+    Attributes:
+        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
+        history_: an entry for each epoch.
+        n_iter_: the number of epochs.
     """
 
     method: str = "seal"
@@ -236,6 +245,29 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class WordEstimator(Estimator):
+    """Base class of estimators whose inputs may be sentences.
+
+    Args:
+        embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
+            `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
+            other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
+            and are part of the model: predicting needs no file.
+        parameters: those of `Estimator`; the setting ``features`` is what networks see of tokens beside the
+            word, ``"case,characters"`` by default.
+    """
+
+    embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
+
+    def _fitting(self) -> Fitting:
+        names = tuple(name.strip() for name in (self.features or _FEATURES).split(","))
+        strange = [name for name in names if name not in _POSSIBLE]
+        if strange:
+            raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
+        return Fitting(features=names, tables=_tables(self.embeddings))
+
+
 def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
     """Return the rows whose weight is not 0, and their weights, if any are given."""
     if sample_weight is None:
@@ -244,3 +276,18 @@ def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], N
     weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
     kept = np.flatnonzero(weights)
     return kept, weights[kept]
+
+
+def _tables(embeddings: Any) -> list[Embeddings]:
+    if not isinstance(embeddings, Mapping):
+        paths = [embeddings] if isinstance(embeddings, str | PathLike) else embeddings or ()
+        return [read_embeddings(path) for path in paths]
+    rows = {str(word): np.asarray(vector, dtype=np.float32).ravel() for word, vector in embeddings.items()}
+    if not rows:
+        raise DataError("embeddings are empty; give words and their vectors, or leave them out")
+    (first, row), *others = rows.items()
+    for word, other in others:
+        if len(other) != len(row):
+            what = f"the vector of {word!r} has {len(other)} numbers, that of {first!r} {len(row)}"
+            raise DataError(f"{what}; they must have as many")
+    return [Embeddings("embeddings", tuple(rows), np.stack(list(rows.values())))]

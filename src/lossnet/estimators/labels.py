@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
-from lossnet.estimators.words import WordEstimator
+from lossnet.estimators.base import WordEstimator
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
 from lossnet.scores import F1
@@ -45,14 +45,12 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
             finds it by how ``X`` looks.
         parameters: those of all estimators, see `lossnet.estimators.base.Estimator`; and ``embeddings`` for
-            sentences, see `lossnet.estimators.words.WordEstimator`.
+            sentences, see `lossnet.estimators.base.WordEstimator`.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.
         multilabel_: whether rows have sets of labels.
         inputs_: the kind of ``X``.
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
         n_features_in_: columns of ``X``, if it has feature vectors.
         feature_names_in_: their names, if ``X`` was a data frame.
 

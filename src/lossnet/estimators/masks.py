@@ -21,11 +21,7 @@ class Segmenter(Estimator):
     255, or floats from 0 to 1.  Masks ``y`` are ``(n, height, width)`` of 0 and 1, or 0 and 255.  Images to
     predict may have another size.
 
-    Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`.
-
-    Attributes:
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
+    Parameters and attributes are those of all estimators, see `lossnet.estimators.base.Estimator`.
 
     >>> import numpy as np
     >>> images = np.random.default_rng(0).random((20, 8, 8))

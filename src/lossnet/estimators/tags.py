@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data import DataError, TaggedSentences
-from lossnet.estimators.words import WordEstimator
+from lossnet.estimators.base import WordEstimator
 from lossnet.scores import SPAN_F1
 from lossnet.spans import span_scores
 
@@ -26,11 +26,7 @@ class SequenceTagger(WordEstimator):
     There is no ``partial_fit``: words, characters and tags are counted in all sentences before training.
 
     Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`, and ``embeddings``, see
-    `lossnet.estimators.words.WordEstimator`.
-
-    Attributes:
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
+    `lossnet.estimators.base.WordEstimator`.
 
     >>> sentences = [["Ann", "saw", "Bo"], ["Bo", "saw", "it"]] * 10
     >>> tags = [["N", "V", "N"], ["N", "V", "P"]] * 10
