@@ -16,7 +16,7 @@ from lossnet.data.examples import Examples
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, read_columns, stream_columns
 from lossnet.data.readers.table import LabelledTexts, read_frame_texts, read_texts, stream_texts
-from lossnet.data.readers.text import read_lines
+from lossnet.data.readers.text import align_labels, read_lines
 from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
 from lossnet.data.tables import LabelTable
@@ -127,13 +127,7 @@ def stream_labelled_texts(
         raise DataError("a table, but the model was not trained on a table's column of texts", path)
     for part in stream_texts(path, column, label_names, ROWS):
         labels = part.labels or LabelTable(sparse.csr_array((len(part.texts), 0)), ())
-        strange = sorted(set(labels.names) - set(label_names))
-        if strange:
-            raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
-        place = np.array([label_names.index(name) for name in labels.names], dtype=np.int64)
-        cells = labels.matrix.tocoo()
-        shape = (len(part.texts), len(label_names))
-        y = sparse.csr_array((cells.data, (cells.row, place[cells.col])), shape=shape)
+        y = align_labels(path, labels, label_names)
         yield _examples(LabelledTexts(part.texts, LabelTable(y, label_names)), column)
 
 

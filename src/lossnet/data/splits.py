@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lossnet.data.errors import DataError
-from lossnet.data.readers.text import read_text
+from lossnet.data.readers.text import read_lines
 
 __all__ = ["Split", "hold_out", "stratified_split"]
 
@@ -41,7 +41,7 @@ class Split:
     def read(cls, path: str | PathLike[str], rows: int) -> Split:
         """Read ``{"train": […], "valid": […], "test": […]}`` for a data set of ``rows`` rows."""
         try:
-            content = json.loads(read_text(path, "utf-8"))
+            content = json.loads("\n".join(read_lines(path)))
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
             raise DataError(what, path, error.lineno) from None

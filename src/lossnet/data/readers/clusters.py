@@ -10,6 +10,8 @@ from lossnet.data.readers.text import read_lines
 
 __all__ = ["read_clusters"]
 
+_LINE = re.compile(r"([01]+)\t([^\t]+)\t([0-9]{1,18})")
+
 
 def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
     """Read lines ``bits TAB word TAB count`` as the bits of each word.
@@ -27,16 +29,12 @@ def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
     """
     clusters: dict[str, str] = {}
     most = -1
-    for number, line in enumerate(read_lines(path, "utf-8"), start=1):
-        bits, word, count, *more = (*line.split("\t"), "", "")
-        if (
-            len(more) != 2
-            or not re.fullmatch("[01]+", bits)
-            or not word
-            or not re.fullmatch("[0-9]{1,18}", count)
-        ):
+    for number, line in enumerate(read_lines(path), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None:
             what = "not bits, a word and a count, separated by tabs"
             raise DataError(f"{what}; is this a file of Brown clusters?", path, number)
+        bits, word, count = match.groups()
         if word == "<@MENTION>":
             word = "<user>"
         elif word.startswith("<URL-"):
