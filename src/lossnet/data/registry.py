@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,15 +41,6 @@ __all__ = [
 ]
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
-_MULAN = "https://mulan.sourceforge.net/datasets-mlc.html"
-#: a public copy of Mulan's sets as plain files; the second address serves its large ones
-_MIRROR = "https://raw.githubusercontent.com/mrapp-ke/Boomer-Datasets"
-_MIRROR_LARGE = "https://media.githubusercontent.com/media/mrapp-ke/Boomer-Datasets"
-_CLUS = "https://dtai.cs.kuleuven.be/clus/hmcdatasets/"
-_EURLEX = "http://www.ke.tu-darmstadt.de/resources/eurlex"
-
-_GLOVE = "glove6B_100d_taskvocab_fp16.npz"
-_TWEETS, _TWEET_CLUSTERS = "twitter-pos", "brown_clusters_6mpaths.txt"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
 #: what is known of the tokens of other sentences beside the word
 TOKEN_FEATURES = {"words": ("case", "characters")}
@@ -90,199 +82,21 @@ class Entry:
     embeddings: tuple[str, ...] = ()
 
 
-def _mulan(
-    name: str,
-    description: str,
-    terms: str,
-    hashes: tuple[str, str] | None = None,
-    commit: str = "",
-    **more: Any,
-) -> Entry:
-    """A Mulan set; ``commit`` is where the mirror has the very files that the hashes are of."""
-    arff, xml = f"{name}.arff", f"{name}.xml"
-    sha256 = {} if hashes is None else {arff: hashes[0], xml: hashes[1]}
-    more.setdefault("home", _MULAN)
-    if commit:
-        urls = {arff: f"{_MIRROR_LARGE}/{commit}/{arff}", xml: f"{_MIRROR}/{commit}/{xml}"}
-        more["downloads"] = tuple(Download(urls[file], sha256[file], file) for file in (arff, xml))
-    return Entry(name, description, files=(arff,), beside=(xml,), terms=terms, sha256=sha256, **more)
+def _frozen(value: Any) -> Any:
+    """Return a TOML value with tuples for lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _clus(name: str, prefix: str, description: str, hashes: tuple[str, str, str]) -> Entry:
-    files = tuple(f"{prefix}.{part}.arff" for part in ("train", "valid", "test"))
-    return Entry(
-        name,
-        description,
-        files=files,
-        standardise=True,
-        terms="cite Clare 2003 and Vens et al. 2008",
-        home=_CLUS,
-        sha256=dict(zip(files, hashes, strict=True)),
-    )
+def _entry(name: str, facts: dict[str, Any]) -> Entry:
+    urls, make = facts.pop("urls", {}), facts.pop("make", None)
+    downloads = tuple(Download(url, facts["sha256"][file], file) for file, url in urls.items())
+    return Entry(name, downloads=downloads, make=make and getattr(embedded, make), **_frozen(facts))
 
 
-_ENTRIES = {
-    found.name: found
-    for found in (
-        _mulan(
-            "bibtex",
-            "tags of BibTeX entries; bags of words",
-            "cite Katakis et al. 2008",
-            (
-                "a282a6d1fb3cdaf39bde3f81cd4e6079850a7a538a6bc44f8b4ed95dfe1e5014",
-                "08fe20013c1e75dcf1888c185f5187c95e76495b8518ce289b4d3afce38d1232",
-            ),
-            commit="e925d705fe09f4ce593cf162e953862d8a0cee76",
-        ),
-        _mulan(
-            "delicious",
-            "tags of web pages; bags of words",
-            "cite Tsoumakas et al. 2008",
-            (
-                "b944de0bca910050c11d97eed57d17b073110ea3646a587f3d15d127cf581aab",
-                "4e0c0f93c7d86a39b9fca4aaefaa00e9428f2c80277732dfbf03ca48e2c14da2",
-            ),
-            commit="db86cef9af5ef1d01f5554e689e790a3e1a0637b",
-        ),
-        _mulan(
-            "genbase",
-            "families of proteins; which motifs occur",
-            "cite Diplaris et al. 2005",
-            (
-                "cb23052a49191e36e9a59cd661e97d79bed2e3f2583030a206692b57bf1e3671",
-                "198e8a1d7070e9603119e02e626cedc589db7577339b307b06f5192047b69eb9",
-            ),
-            options={"drop": ("protein",)},  # a row number in disguise
-        ),
-        _mulan(
-            "cal500",
-            "words for songs; audio features",
-            "cite Turnbull et al. 2008",
-            (
-                "cfe6097ba5fd6e8584e54911ab9783dcab34e898446b7c9370c71d477eae56d3",
-                "877e128531268d7661faa3e44f7bb43cbcda829c0895e49879168775b192728c",
-            ),
-            commit="fb12e0c02e62e7d4a94c5f1f26ba5a66c2f3d674",
-            standardise=True,
-        ),
-        _mulan(
-            "emotions",
-            "emotions in music; audio features",
-            "cite Trohidis et al. 2008",
-            (
-                "6f2f790047073d1293ac0872c0d55f2dc98b6177802fc96c6b66b309dfee1e4b",
-                "dbce8e6ccbbb2fcbfd9e9edbb230d7ed12692c6e13f59fdbc0161fa9b6cf2dc0",
-            ),
-            commit="082dba2665d701ce74a1291ad3809da789fa5c96",
-            standardise=True,
-        ),
-        _clus(
-            "expr_fun",
-            "expr_FUN",
-            "functions of yeast genes (FunCat); expression levels",
-            (
-                "100314a68323f03a5fa348d57fbf08b62ddff414a0d4c28881157024750b8134",
-                "345aeb499a813118b5da6e43ea51a759f787fa5772f2907f0f789068c0ad82c7",
-                "1e7c095a3ce32efa3a81357fd79102e55f282bfa3a4aab40a9c810e5fc4fde0d",
-            ),
-        ),
-        _clus(
-            "spo_fun",
-            "spo_FUN",
-            "functions of yeast genes (FunCat); sporulation",
-            (
-                "8049c3a620b8fcbbbe3f195ccca7dafb36372fce418d9bfe49d6ffadd4bcf6ca",
-                "5ab7eaab567b80144299761abec833aa1a4a1115a347819362d06a149b43b0cf",
-                "18a9be63b28d636e767b5886121dee5ddc8ae5a61a05098408d1b8991419f284",
-            ),
-        ),
-        _mulan(
-            "eurlexev",
-            "EUROVOC descriptors of EU laws; words",
-            "cite Loza Mencía and Fürnkranz 2008",
-            home=_EURLEX,
-        ),
-        _mulan("bookmarks", "tags of bookmarks; bags of words", "cite Katakis et al. 2008"),
-        Entry(
-            "digits-completion",
-            "lower half of a digit from its upper half; pixels",
-            terms="from scikit-learn's copy of the UCI digits (CC-BY 4.0)",
-            home="https://archive.ics.uci.edu/dataset/80",
-            make=embedded.digits_completion,
-        ),
-        Entry(
-            "digits-pairs",
-            "which two digits are drawn over each other; pixels",
-            terms="from scikit-learn's copy of the UCI digits (CC-BY 4.0)",
-            home="https://archive.ics.uci.edu/dataset/80",
-            make=embedded.digits_pairs,
-        ),
-        Entry(
-            "horses",
-            "horses in photographs of 32×32 (Weizmann); masks",
-            files=("horses32_splits.npz",),
-            folders=("weizmann_horses",),
-            layout="horses32_splits.npz holds train_images (160, 32, 32, 3) and train_masks (160, 32, 32) of "
-            "uint8, and the same as val_ (40) and test_ (128)",
-            terms="cite Borenstein & Ullman 2004",
-            home="https://www.msri.org/people/members/eranb/",
-            sha256={
-                "horses32_splits.npz": "c20cda235d29f9349fe23a43d564163de570b545c5f77e5bd3e77f673988818d"
-            },
-        ),
-        Entry(
-            "digits-scenes",
-            "digits painted on pieces of photographs; masks",
-            terms="from scikit-learn's copies of the UCI digits (CC-BY 4.0) and two photographs (CC-BY 2.0)",
-            home="https://scikit-learn.org/stable/datasets/loading_other_datasets.html",
-            make=embedded.digits_scenes,
-        ),
-        Entry(
-            _TWEETS,
-            "parts of speech of words in tweets; tags",
-            files=("oct27.train", "oct27.dev", "oct27.test"),
-            beside=(_TWEET_CLUSTERS,),
-            folders=("twitter_pos",),
-            terms="CC-BY 3.0; cite Gimpel et al. 2011 and Owoputi et al. 2013",
-            home="https://github.com/brendano/ark-tweet-nlp",
-            sha256={
-                "oct27.train": "e55a63da62838a28b308bd1be0b5c903ac242ef208dc59838f4b39aa33b11948",
-                "oct27.dev": "046e9c57ed2549b4dec08a9a7bccf8ec7f742faaa7b55d840408f2dfd1356851",
-                "oct27.test": "77f868fcd300d0acdd7bb8db28c961fcbe50d9cd0d48046e8fbec4b9f86bf814",
-                _TWEET_CLUSTERS: "63961360681878565b08906ff943491ae035496fc8d74fa669a2c35904f8cecc",
-            },
-            columns=("word", "tag"),
-            features={
-                "pos": (),
-                "pos+": ("shape", *BROWN),
-                "pos++": ("shape", *BROWN, "characters"),
-            },
-            clusters=(_TWEETS, _TWEET_CLUSTERS),
-            embeddings=("glove_twitter_27B_100d_top2720.txt", _GLOVE),
-        ),
-        Entry(
-            "conll2003",
-            "names of people, places, organisations and others in English news; tags",
-            files=("eng.train", "eng.testa", "eng.testb"),
-            layout="a line is a word, its part of speech, its chunk and its name tag in IOB1",
-            terms="Reuters' text is for research only; cite Tjong Kim Sang and De Meulder 2003",
-            home="https://www.clips.uantwerpen.be/conll2003/ner/",
-            sha256={
-                "eng.train": "eac0822f501353f265383ddf1edb0dcd42a1b6eefd3e383d7074db98c38eb41c",
-                "eng.testa": "aedc4ccbd1ae9795feaa0e86fe72d195b0258abed9d705b630d1c889276fac1e",
-                "eng.testb": "0632f32c090ef31c223135b7fee3187a7cf8e65c4015c7866bb7783428cdd9a6",
-            },
-            columns=("word", "pos", "chunk", "tag"),
-            features={
-                "ner": (),
-                "ner+": ("case", "pos", "chunk"),
-                "ner++": ("case", "pos", "chunk", "characters"),
-            },
-            clusters=(_TWEETS, _TWEET_CLUSTERS),
-            embeddings=(_GLOVE,),
-        ),
-    )
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
+_ENTRIES = {name: _entry(name, facts) for name, facts in _TABLES.items()}
 
 
 def names() -> tuple[str, ...]:
