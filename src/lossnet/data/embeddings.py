@@ -23,14 +23,14 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.text import read_lines
 
@@ -159,7 +159,7 @@ class Embeddings:
         return {word: row for row, word in enumerate(self.words)}
 
 
-def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+def read_embeddings(path: AnyPath) -> Embeddings:
     """Read ``.npz`` with ``words`` and ``vectors``, or text with a line ``word number number …`` for each.
 
     Text may begin with word2vec's header of two whole numbers.  A last line that is cut short is left
@@ -182,7 +182,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
         raise error.at(path) from None
 
 
-def _read_archive(path: str | PathLike[str]) -> tuple[list[str], NDArray[Any]]:
+def _read_archive(path: AnyPath) -> tuple[list[str], NDArray[Any]]:
     arrays = read_arrays(path)
     if not {"words", "vectors"} <= set(arrays):
         raise DataError(f"has arrays {sorted(arrays)}; it must have words and vectors", path)
@@ -195,7 +195,7 @@ def _read_archive(path: str | PathLike[str]) -> tuple[list[str], NDArray[Any]]:
     return words.tolist(), vectors
 
 
-def _read_text(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.float32]]:
+def _read_text(path: AnyPath) -> tuple[list[str], NDArray[np.float32]]:
     lines = read_lines(path, "utf-8")
     first = 1 if re.fullmatch(r"\d+ \d+", lines[0].strip()) else 0
     if first == len(lines):

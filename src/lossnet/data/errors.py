@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
-__all__ = ["DataError"]
+__all__ = ["AnyPath", "DataError"]
+
+AnyPath = str | PathLike[str]
 
 
 class DataError(ValueError):
@@ -17,16 +19,14 @@ class DataError(ValueError):
     music.xml:3: label 'a' is given twice; remove one
     """
 
-    def __init__(
-        self, message: str, path: str | PathLike[str] | None = None, line: int | None = None
-    ) -> None:
+    def __init__(self, message: str, path: AnyPath | None = None, line: int | None = None) -> None:
         self.message = message
         self.path = None if path is None else fspath(path)
         self.line = line
         where = "" if self.path is None else self.path + ("" if line is None else f":{line}") + ": "
         super().__init__(where + message)
 
-    def at(self, path: str | PathLike[str], line: int | None = None) -> DataError:
+    def at(self, path: AnyPath, line: int | None = None) -> DataError:
         """The same complaint about a file."""
         return DataError(self.message, path, line)
 

@@ -9,14 +9,13 @@ import io
 import warnings
 import zipfile
 from collections.abc import Iterator
-from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
 from lossnet.data.images import MaskData, Pictures
 from lossnet.data.readers.arrays import read_arrays
@@ -45,7 +44,7 @@ _LABELS, _NAMES = "labels.csv", "image"
 _LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with those two in each"
 
 
-def holds_images(path: str | PathLike[str]) -> bool:
+def holds_images(path: AnyPath) -> bool:
     """Whether a path is for `read_images`: a folder, or an archive with the arrays that `read_npz` reads.
 
     >>> holds_images("music.arff")
@@ -64,9 +63,7 @@ def holds_images(path: str | PathLike[str]) -> bool:
     return not {"x", "y"} <= names and any(name.endswith(("images", "masks")) for name in names)
 
 
-def read_images(
-    path: str | PathLike[str], resize: tuple[int, int] | None = None
-) -> tuple[MaskData, Split | None]:
+def read_images(path: AnyPath, resize: tuple[int, int] | None = None) -> tuple[MaskData, Split | None]:
     """Read a folder with `read_folder`, anything else with `read_npz`."""
     if Path(path).is_dir():
         return read_folder(path, resize)
@@ -75,7 +72,7 @@ def read_images(
     return read_npz(path)
 
 
-def read_npz(path: str | PathLike[str]) -> tuple[MaskData, Split | None]:
+def read_npz(path: AnyPath) -> tuple[MaskData, Split | None]:
     """Read an ``.npz`` archive with ``images`` and ``masks``, as `MaskData.from_arrays` takes them.
 
     An archive that is already split has ``train_images``, ``train_masks``, the same with ``valid_`` (or
@@ -99,9 +96,7 @@ def read_npz(path: str | PathLike[str]) -> tuple[MaskData, Split | None]:
     return join_parts(parts, path)
 
 
-def read_folder(
-    path: str | PathLike[str], resize: tuple[int, int] | None = None
-) -> tuple[MaskData, Split | None]:
+def read_folder(path: AnyPath, resize: tuple[int, int] | None = None) -> tuple[MaskData, Split | None]:
     """Read ``DIR/images/NAME.png`` and its mask ``DIR/masks/NAME.png``, and so on; or JPEG files.
 
     A set that is already split has ``images`` and ``masks`` in each of ``DIR/train``, ``DIR/valid`` (or
@@ -133,13 +128,13 @@ def read_folder(
     return join_parts([_read_part(folder / str(name), resize) for name in found.values()], folder)
 
 
-def is_labelled(path: str | PathLike[str]) -> bool:
+def is_labelled(path: AnyPath) -> bool:
     """Whether a path is for `read_labelled_images`: a folder with ``images/`` and ``labels.csv``."""
     return (Path(path) / _LABELS).is_file() and (Path(path) / "images").is_dir()
 
 
 def read_labelled_images(
-    path: str | PathLike[str], labels: Any = None, resize: tuple[int, int] | None = None
+    path: AnyPath, labels: Any = None, resize: tuple[int, int] | None = None
 ) -> Examples:
     """Read ``DIR/images/NAME.png`` and so on, and the label sets of images from ``DIR/labels.csv``.
 
@@ -175,7 +170,7 @@ def read_labelled_images(
     return Examples(Pictures.from_arrays(np.stack(pictures)), read.labels)
 
 
-def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray[np.uint8]]:
+def read_pictures(path: AnyPath, channels: int) -> dict[str, NDArray[np.uint8]]:
     """Images without masks by their names: one file, or those of a folder, ``(height, width, channels)``.
 
     >>> from tempfile import TemporaryDirectory
@@ -187,7 +182,7 @@ def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray
     return dict(stream_pictures(path, channels))
 
 
-def stream_pictures(path: str | PathLike[str], channels: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+def stream_pictures(path: AnyPath, channels: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     """What `read_pictures` reads, one picture at a time."""
     path = Path(path)
     files = _files(path) if path.is_dir() else {path.stem: path}
@@ -211,13 +206,13 @@ def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[n
     return _with_channels(_decoded(io.BytesIO(content), channels == 1, most_pixels), channels)
 
 
-def write_mask(path: str | PathLike[str], mask: NDArray[np.uint8]) -> None:
+def write_mask(path: AnyPath, mask: NDArray[np.uint8]) -> None:
     """Writes a mask ``(height, width)`` of 0 and 1 as a black and white PNG."""
     pillow, _ = _pillow()
     pillow.fromarray(np.where(mask > 0, np.uint8(255), np.uint8(0))).save(path)
 
 
-def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskData, Split]:
+def join_parts(parts: list[MaskData], path: AnyPath) -> tuple[MaskData, Split]:
     """The training, validation and test part as one set, and the split that takes it apart again.
 
     >>> one = MaskData(np.zeros((2, 1, 3, 3)), np.zeros((2, 3, 3)))
@@ -234,12 +229,10 @@ def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskDa
             what = f"{name} has images of height, width and channels {found}, train of {first}"
             raise DataError(f"{what}; all images must be alike", path)
     joined = (np.concatenate([getattr(part, kind) for part in parts]) for kind in ("images", "masks"))
-    ends = np.cumsum([len(part) for part in parts])
-    rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-    return MaskData(*joined), Split(*rows)
+    return MaskData(*joined), Split.consecutive([len(part) for part in parts])
 
 
-def _from_archive(path: str | PathLike[str], arrays: dict[str, NDArray[Any]], prefix: str) -> MaskData:
+def _from_archive(path: AnyPath, arrays: dict[str, NDArray[Any]], prefix: str) -> MaskData:
     images, masks = f"{prefix}images", f"{prefix}masks"
     if images not in arrays or masks not in arrays:
         lacks = " and ".join(name for name in (images, masks) if name not in arrays)

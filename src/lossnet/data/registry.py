@@ -1,4 +1,4 @@
-"""The data sets by name: what they are, where to get them, how to read and split them."""
+"""The data sets by name: descriptions, where to get them, how to read and split them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ import pooch
 
 from lossnet.data import embedded
 from lossnet.data.download import Download, fetch
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
-from lossnet.data.tables import MultiLabelData
 
 __all__ = [
     "BROWN",
     "TOKEN_FEATURES",
+    "AnyPath",
     "Entry",
     "Raw",
     "entry",
@@ -44,8 +44,6 @@ ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
 #: what is known of the tokens of other sentences beside the word
 TOKEN_FEATURES = {"words": ("case", "characters")}
-
-AnyPath = str | PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ _ENTRIES = {name: _entry(name, facts) for name, facts in _TABLES.items()}
 
 
 def names() -> tuple[str, ...]:
-    """The names `load` knows.
+    """Return the names of all data sets.
 
     >>> "bibtex" in names()
     True
@@ -109,7 +107,7 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """What the registry knows of a name; an unknown one is an error that suggests others.
+    """Return the registry's entry of a name; an unknown one is an error that suggests others.
 
     >>> entry("emotions").standardise
     True
@@ -123,14 +121,14 @@ def entry(name: str) -> Entry:
 
 
 def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
-    """The folder that holds a named set's files, None if no place has them all.
+    """Return the folder that holds a named set's files, None if no place has them all.
 
     >>> find("bookmarks", "/nowhere") is None or "there after all"
     True
     """
-    found = entry(name)
-    for folder in _folders(found, data_dir):
-        if found.files and all((folder / file).is_file() for file in found.files):
+    files = entry(name).files
+    for folder in _folders(entry(name), data_dir):
+        if files and all((folder / file).is_file() for file in files):
             return folder
     return None
 
@@ -165,22 +163,25 @@ def read_raw(
     if known.make is not None:
         return split_data(known, *known.make(), split, seed, "fixed")
     folder = find(name, data_dir) or _download(known, data_dir, progress)
-    if known.columns:
-        sentences, own = read_sentences([folder / file for file in known.files], known.columns)
-        return split_data(known, sentences, own, split, seed, "files")
-    if holds_images(folder / known.files[0]):
-        images, own = read_images(folder / known.files[0])
-        return split_data(known, images, own, split, seed, "files")
-    parts = [read(folder / file, **known.options) for file in known.files]
-    if len(parts) == 3:
-        data = _joined(parts, [folder / file for file in known.files])
-        ends = np.cumsum([len(part) for part in parts])
-        rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-        return split_data(known, data, Split(*rows), split, seed, "files")
+    data, own = _read_files(known, [folder / file for file in known.files])
     beside = folder / "split.json"
-    if split is None and beside.is_file():
+    if split is None and own is None and beside.is_file():
         split = beside
-    return split_data(known, parts[0], None, split, seed)
+    return split_data(known, data, own, split, seed)
+
+
+def _read_files(known: Entry, paths: list[Path]) -> tuple[Examples, Split | None]:
+    """Read the files of a named set, and how they split it if there are several or they say it."""
+    if known.columns:
+        return read_sentences(paths, known.columns)
+    if holds_images(paths[0]):
+        return read_images(paths[0])
+    first, *others = parts = [read(path, **known.options) for path in paths]
+    for part, path in zip(others, paths[1:], strict=True):
+        if (part.feature_names, part.label_names) != (first.feature_names, first.label_names):
+            what = f"its attributes are not those of {paths[0].name}; use files of one release"
+            raise DataError(what, path)
+    return concatenated(parts), Split.consecutive(list(map(len, parts))) if others else None
 
 
 def _read_path(
@@ -192,33 +193,32 @@ def _read_path(
     words: str | None,
 ) -> Raw:
     """Read a file or folder by the reader for its name and content."""
-    title, tokens = Path(name).name, TOKEN_FEATURES
+    title, own = Path(name).name, None
+    data: Examples
     if resize is not None and not Path(name).is_dir():
         raise DataError(f"{name!r} is no folder of images; resize= is for those")
     if words is not None:
         if not is_table(name):
             raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
-        made = Entry(title, f"the texts in {name}", features=tokens)
-        return split_data(made, read_labelled_texts(name, words, labels), None, split, seed)
-    if files := find_parts(name):
+        made = Entry(title, f"the texts in {name}", features=TOKEN_FEATURES)
+        data = read_labelled_texts(name, words, labels)
+    elif files := find_parts(name):
         if labels is not None:
             raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
-        sentences, own = read_sentences(files)
-        return split_data(
-            Entry(title, f"the sentences in {name}", features=tokens), sentences, own, split, seed, "files"
-        )
-    if is_labelled(name):
+        made = Entry(title, f"the sentences in {name}", features=TOKEN_FEATURES)
+        data, own = read_sentences(files)
+    elif is_labelled(name):
         made = Entry(title, f"the images in {name}")
-        return split_data(made, read_labelled_images(name, labels, resize), None, split, seed)
-    if holds_images(name):
+        data = read_labelled_images(name, labels, resize)
+    elif holds_images(name):
         if labels is not None:
             raise DataError("images have masks for labels; leave labels=, --labels out", name)
-        images, own = read_images(name, resize)
-        return split_data(Entry(title, f"the images in {name}"), images, own, split, seed, "files")
-    data = read(name, labels)
-    return split_data(
-        Entry(title, f"the file {name}", standardise=not data.is_sparse), data, None, split, seed
-    )
+        made = Entry(title, f"the images in {name}")
+        data, own = read_images(name, resize)
+    else:
+        data = table = read(name, labels)
+        made = Entry(title, f"the file {name}", standardise=not table.is_sparse)
+    return split_data(made, data, own, split, seed)
 
 
 def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
@@ -256,7 +256,7 @@ def split_data(
     own: Split | None,
     file: AnyPath | None,
     seed: int,
-    own_name: str = "",
+    own_name: str = "files",
 ) -> Raw:
     """Cut the data by the given file, else by its own split, else by stratification."""
     if file is not None:
@@ -270,43 +270,34 @@ def split_data(
     return Raw(known, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
 
 
-def _joined(parts: list[MultiLabelData], paths: list[Path]) -> Examples:
-    first = parts[0]
-    for part, path in zip(parts, paths, strict=True):
-        if (part.feature_names, part.label_names) != (first.feature_names, first.label_names):
-            what = f"its attributes are not those of {paths[0].name}; use files of one release"
-            raise DataError(what, path)
-    return concatenated(parts)
-
-
-def _folders(found: Entry, data_dir: AnyPath | None) -> list[Path]:
-    """Where a set's files may lie, best first."""
-    names = (found.name, f"mlc/{found.name}", *found.folders)
+def _folders(known: Entry, data_dir: AnyPath | None) -> list[Path]:
+    """Return the folders where a set's files may lie, best first."""
+    names = (known.name, f"mlc/{known.name}", *known.folders)
     return [root / name for root in _roots(data_dir) for name in names]
 
 
 def _roots(data_dir: AnyPath | None) -> list[Path]:
-    """The folders that may hold data sets, best first."""
+    """Return the folders that may hold data sets, best first."""
     given = [data_dir, os.environ.get(ENVIRONMENT_VARIABLE) or None]
     roots = [Path(root).expanduser() for root in given if root is not None]
     return [*roots, Path(pooch.os_cache("lossnet"))]
 
 
-def _download(found: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
+def _download(known: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
     """Fetch a set to the cache, or say what is missing, where it was looked for and what to do."""
     failed = ""
-    if found.downloads:
-        folder = Path(pooch.os_cache("lossnet")) / found.name
+    if known.downloads:
+        folder = Path(pooch.os_cache("lossnet")) / known.name
         try:
-            for item in found.downloads:
+            for item in known.downloads:
                 fetch(item, folder, progress)
             return folder
         except DataError as error:
             failed = f"{error}; "
-    files = ", ".join((*found.files, *found.beside))
-    places = ", ".join(map(str, _folders(found, data_dir)))
-    what = f"the files of {found.name!r} ({files}) are in none of {places}"
-    where = f"get them from {found.home} and unpack them into DIR/{found.name}/"
+    files = ", ".join((*known.files, *known.beside))
+    places = ", ".join(map(str, _folders(known, data_dir)))
+    what = f"the files of {known.name!r} ({files}) are in none of {places}"
+    where = f"get them from {known.home} and unpack them into DIR/{known.name}/"
     how = f"then pass that DIR as the data directory (--data-dir) or set {ENVIRONMENT_VARIABLE}=DIR"
-    layout = f"; {found.layout}" if found.layout else ""
+    layout = f"; {known.layout}" if known.layout else ""
     raise DataError(f"{failed}{what}; {where}, {how}{layout}")

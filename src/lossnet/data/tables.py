@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,13 @@ class MultiLabelData(Examples):
     source: FeatureTable
     target: LabelTable
 
-    def __init__(self, x: Any, y: Any, feature_names: Sequence[str], label_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        feature_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> None:
         source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
         if len(source) != len(target):
             what = f"x has {len(source)} rows but y has {len(target)}"
@@ -209,48 +216,20 @@ class MultiLabelData(Examples):
 
         Names default to a data frame's columns, else to ``feature_0`` … and ``label_0`` ….
         """
-        source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
-        return cls(source.matrix, target.matrix, source.names, target.names)
+        return cls(x, y, feature_names, label_names)
 
-    @property
-    def x(self) -> Any:
-        """The inputs ``(n, d)``: a float32 array or CSR matrix."""
-        return self.source.matrix
-
-    @property
-    def y(self) -> Any:
-        """The labels ``(n, L)``: a uint8 CSR matrix."""
-        return self.target.matrix
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the input columns."""
-        return self.source.names
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the labels."""
-        return self.target.names
-
-    @property
-    def inputs(self) -> int:
-        """The number of input columns, ``d``."""
-        return self.source.width
+    x = property(attrgetter("source.matrix"), doc="The inputs ``(n, d)``: a float32 array or CSR matrix.")
+    y = property(attrgetter("target.matrix"), doc="The labels ``(n, L)``: a uint8 CSR matrix.")
+    feature_names = property(attrgetter("source.names"), doc="Names of the input columns.")
+    label_names = property(attrgetter("target.names"), doc="Names of the labels.")
+    inputs = property(attrgetter("source.width"), doc="The number of input columns, ``d``.")
+    is_sparse = property(attrgetter("source.is_sparse"), doc="Whether the inputs are a CSR matrix.")
+    has_missing = property(attrgetter("source.has_missing"), doc="Whether inputs are missing.")
 
     @property
     def labels(self) -> int:
         """The number of labels, ``L``."""
         return len(self.target.names)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the inputs are kept as a CSR matrix."""
-        return self.source.is_sparse
-
-    @property
-    def has_missing(self) -> bool:
-        """Whether inputs are missing."""
-        return self.source.has_missing
 
 
 def joined(strings: Sequence[str]) -> str:

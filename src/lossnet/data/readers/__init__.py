@@ -21,11 +21,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import tee
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import Any
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arff import read_arff
 from lossnet.data.readers.arff_syntax import parse_header
 from lossnet.data.readers.arrays import read_npz
@@ -69,7 +69,7 @@ _BY_SUFFIX: dict[str, Reader] = {
 _SPARSE = (".txt", ".svm", ".libsvm")
 
 
-def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> MultiLabelData:
+def read(path: AnyPath, labels: Any = None, **options: Any) -> MultiLabelData:
     """Read a file by the reader for its name and content; ``options`` are that reader's.
 
     >>> from tempfile import TemporaryDirectory
@@ -84,7 +84,7 @@ def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> Multi
 
 
 def read_inputs(
-    path: str | PathLike[str],
+    path: AnyPath,
     feature_names: Sequence[str],
     label_names: Sequence[str],
     **options: Any,
@@ -123,7 +123,7 @@ def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str
 
 
 def stream_inputs(
-    path: str | PathLike[str],
+    path: AnyPath,
     feature_names: Sequence[str],
     label_names: Sequence[str],
     rows: int = ROWS,
@@ -144,9 +144,7 @@ def stream_inputs(
         yield _align(path, part, like)
 
 
-def _parts(
-    path: str | PathLike[str], labels: Any, size: int | None, options: dict[str, Any]
-) -> Iterator[MultiLabelData]:
+def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]) -> Iterator[MultiLabelData]:
     """Return the parts of a file by the reader for its name and content."""
     suffix = Path(path).suffix.lower()
     reader = _BY_SUFFIX.get(suffix)
@@ -175,7 +173,7 @@ def _parts(
     return inspect.unwrap(reader)(path, size=size, **options)  # type: ignore[no-any-return]
 
 
-def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> MultiLabelData:
+def _align(path: AnyPath, data: MultiLabelData, like: Like) -> MultiLabelData:
     if (data.feature_names, data.label_names) == (like.feature_names, like.label_names):
         return data
     columns = {name: column for column, name in enumerate(data.feature_names)}

@@ -13,7 +13,7 @@ from xml.parsers import expat
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arff_syntax import (
     Attribute,
     Codes,
@@ -38,12 +38,12 @@ from lossnet.data.tables import MultiLabelData
 
 __all__ = ["Layout", "read_arff"]
 
-LabelSpec = str | PathLike[str] | Iterable[str] | int | None
+LabelSpec = AnyPath | Iterable[str] | int | None
 
 
 @whole
 def read_arff(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: LabelSpec = None,
     *,
     drop: Collection[str] = (),
@@ -264,7 +264,7 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
     return names
 
 
-def _read_label_list(path: str | PathLike[str], header: Header) -> list[str]:
+def _read_label_list(path: AnyPath, header: Header) -> list[str]:
     """Return the names in a Mulan XML label list, in order; all must be attributes."""
     names: dict[str, int] = {}
     parser = expat.ParserCreate()

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from os import PathLike, fspath
+from os import fspath
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import chunks, number, number_complaint
 
 __all__ = ["Attribute", "Codes", "Header", "number_converter", "parse_header", "parse_rows"]
@@ -108,7 +108,7 @@ def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "r": "\r", "t": "\t"}.get(code, code)
 
 
-def parse_header(path: str | PathLike[str], lines: Iterator[str]) -> Header:
+def parse_header(path: AnyPath, lines: Iterator[str]) -> Header:
     """Parse the lines of a file up to ``@data``."""
     path, position, relation, repeated = fspath(path), 0, "", None
     attributes: dict[str, Attribute] = {}

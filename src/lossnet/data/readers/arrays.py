@@ -6,13 +6,13 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator
-from os import PathLike, fspath
+from os import fspath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import Like, read_bytes, whole
 from lossnet.data.tables import MultiLabelData
 
@@ -26,9 +26,7 @@ _BROKEN = (
 
 
 @whole
-def read_npz(
-    path: str | PathLike[str], *, like: Like | None = None, size: int | None = None
-) -> Iterator[MultiLabelData]:
+def read_npz(path: AnyPath, *, like: Like | None = None, size: int | None = None) -> Iterator[MultiLabelData]:
     """Read an ``.npz`` archive with ``x`` ``(n, d)`` and ``y`` ``(n, L)``.
 
     ``feature_names`` and ``label_names`` are used where the archive has them.  Archives are always one part.
@@ -63,7 +61,7 @@ def read_npz(
     yield data
 
 
-def read_arrays(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:
+def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
     """Return all arrays of an ``.npz`` archive by name; pickled objects are refused.
 
     >>> from pathlib import Path

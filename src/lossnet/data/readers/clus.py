@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import accumulate
-from os import PathLike
 
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arff import Layout
 from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows
 from lossnet.data.readers.text import Like, build, open_lines, whole
@@ -22,7 +21,7 @@ ROOT = "root"
 
 @whole
 def read_clus(
-    path: str | PathLike[str],
+    path: AnyPath,
     *,
     root: bool = True,
     drop: Collection[str] = (),

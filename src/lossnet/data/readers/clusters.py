@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from os import PathLike
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines
 
 __all__ = ["read_clusters"]
@@ -13,7 +12,7 @@ __all__ = ["read_clusters"]
 _LINE = re.compile(r"([01]+)\t([^\t]+)\t([0-9]{1,18})")
 
 
-def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
+def read_clusters(path: AnyPath) -> dict[str, str]:
     """Read lines ``bits TAB word TAB count`` as the bits of each word.
 
     What ark-tweet-nlp writes for mentions and links, ``<@MENTION>`` and ``<URL-host>``, becomes ``<user>``

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain
-from os import PathLike
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines, stream_lines
 
 __all__ = ["Row", "read_columns", "stream_columns"]
@@ -19,9 +18,7 @@ _DOCUMENT = "-DOCSTART-"
 _GAP = re.compile("[ \t]+")  # not every kind of white space: tweets have tokens of no-break spaces
 
 
-def read_columns(
-    path: str | PathLike[str], columns: int | None = None, *, encoding: str = "utf-8"
-) -> list[list[Row]]:
+def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[list[Row]]:
     """Return the sentences of a column file, as rows of cells.
 
     Cells are separated by tabs if the first row has one, else by spaces.  Every row of the file has
@@ -41,7 +38,7 @@ def read_columns(
 
 
 def stream_columns(
-    path: str | PathLike[str], columns: int | None = None, lines: Iterator[str] | None = None
+    path: AnyPath, columns: int | None = None, lines: Iterator[str] | None = None
 ) -> Iterator[list[Row]]:
     """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
     lines = stream_lines(path) if lines is None else lines

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from os import PathLike, fspath
+from os import fspath
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import Like, build, chunks, number, number_complaint, open_lines, whole
 from lossnet.data.tables import MultiLabelData
 
@@ -22,7 +22,7 @@ MOST_COLUMNS = 1 << 23
 
 @whole
 def read_xc(
-    path: str | PathLike[str],
+    path: AnyPath,
     *,
     encoding: str = "utf-8",
     like: Like | None = None,
@@ -72,7 +72,7 @@ def read_xc(
 
 @whole
 def read_libsvm(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: Sequence[str] | int | None = None,
     *,
     base: int | None = None,
@@ -138,7 +138,7 @@ def is_xc_header(line: str) -> bool:
     return len(parts) == 3 and all(map(_is_whole, parts))
 
 
-def _xc_rows(path: str | PathLike[str], lines: Iterator[str], rows: int) -> Iterator[tuple[int, str]]:
+def _xc_rows(path: AnyPath, lines: Iterator[str], rows: int) -> Iterator[tuple[int, str]]:
     """Yield as many lines as the header says, numbered; only blank lines may follow."""
     last = 0
     for row, text in enumerate(lines, start=1):
@@ -152,7 +152,7 @@ def _xc_rows(path: str | PathLike[str], lines: Iterator[str], rows: int) -> Iter
         raise DataError(f"{what}; the file is cut short or the header is wrong", path, line)
 
 
-def _libsvm_rows(path: str | PathLike[str], lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _libsvm_rows(path: AnyPath, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield rows with their line numbers, without comments."""
     rows = empty = 0
     for line, text in enumerate(lines, start=1):
@@ -171,7 +171,7 @@ def _libsvm_rows(path: str | PathLike[str], lines: Iterable[str]) -> Iterator[tu
 
 
 def _matrices(
-    path: str | PathLike[str],
+    path: AnyPath,
     rows: Sequence[tuple[int, str]],
     label: Callable[[str], int],
     inputs: int | None,
@@ -241,7 +241,7 @@ def _is_whole(token: str) -> bool:
     return token.isascii() and token.isdecimal() and len(token) <= 18
 
 
-def _check_width(path: str | PathLike[str], columns: int, line: int) -> None:
+def _check_width(path: AnyPath, columns: int, line: int) -> None:
     """Refuse more columns than any data set has: naming them all would exhaust memory."""
     if columns > MOST_COLUMNS:
         raise DataError(f"{columns} columns, more than {MOST_COLUMNS}; correct the number", path, line)
@@ -254,7 +254,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def _trained_base(path: str | PathLike[str], like: Like) -> int:
+def _trained_base(path: AnyPath, like: Like) -> int:
     first = like.feature_names[0] if like.feature_names else ""
     if first not in ("feature_0", "feature_1"):
         what = f"the model's first input is {first!r}, not a numbered one"

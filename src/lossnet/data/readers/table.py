@@ -7,14 +7,14 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import tee
-from os import PathLike, fspath
+from os import fspath
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import (
     LABEL_WORDS,
     Like,
@@ -66,7 +66,7 @@ class _Wanted(NamedTuple):
 
 @whole
 def read_csv(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: str | Iterable[str] | None = None,
     *,
     delimiter: str | None = None,
@@ -105,7 +105,7 @@ def read_csv(
 
 @whole
 def read_parquet(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: str | Iterable[str] | None = None,
     *,
     categories: Collection[str] = (),
@@ -161,7 +161,7 @@ def read_frame_texts(frame: Any, column: str, labels: str | Iterable[str] | None
     return _texts(_FRAME, column, _Wanted(labels), frame_columns(frame), range(1, len(frame) + 1))
 
 
-def read_texts(path: str | PathLike[str], column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
+def read_texts(path: AnyPath, column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
     """Read a column of texts and the label columns of a CSV, TSV or Parquet table, and no others.
 
     >>> from pathlib import Path
@@ -177,7 +177,7 @@ def read_texts(path: str | PathLike[str], column: str, labels: str | Iterable[st
 
 
 def stream_texts(
-    path: str | PathLike[str], column: str, label_names: Sequence[str], rows: int
+    path: AnyPath, column: str, label_names: Sequence[str], rows: int
 ) -> Iterator[LabelledTexts]:
     """Yield what `read_texts` reads, ``rows`` at a time, for a model of these labels."""
     wanted = _Wanted(like=Like((), tuple(label_names)))
@@ -186,7 +186,7 @@ def stream_texts(
 
 
 def _texts(
-    path: str | PathLike[str], column: str, wanted: _Wanted, columns: Columns, lines: Sequence[int]
+    path: AnyPath, column: str, wanted: _Wanted, columns: Columns, lines: Sequence[int]
 ) -> LabelledTexts:
     if column not in columns:
         some = ", ".join(map(repr, list(columns)[:8]))
@@ -318,9 +318,7 @@ def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabe
         raise DataError(f"row {error.line}: {error.message}") from None
 
 
-def _assemble(
-    path: str | PathLike[str], wanted: _Wanted, columns: Columns, lines: Sequence[int]
-) -> MultiLabelData:
+def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[int]) -> MultiLabelData:
     chosen = _label_columns(path, columns, wanted)
     for name in (*wanted.drop, *wanted.categories):
         if name not in columns:
@@ -358,7 +356,7 @@ def _assemble(
 
 
 def _label_matrix(
-    path: str | PathLike[str], chosen: Mapping[str, bool], columns: Columns, lines: Sequence[int]
+    path: AnyPath, chosen: Mapping[str, bool], columns: Columns, lines: Sequence[int]
 ) -> tuple[list[str], NDArray[np.uint8]]:
     """Return the labels' names and a matrix of 0 and 1, ``(rows, labels)``."""
     names = list(chosen)
@@ -370,7 +368,7 @@ def _label_matrix(
     return names, y
 
 
-def _label_columns(path: str | PathLike[str], columns: Columns, wanted: _Wanted) -> dict[str, bool]:
+def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str, bool]:
     """Return the columns that are labels, and whether cells hold names of labels rather than 0 and 1."""
     names = list(columns)
     if wanted.like is not None:
@@ -414,9 +412,7 @@ def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
 class _Column:
     """One column's cells: text as read, or numbers and None from a typed table."""
 
-    def __init__(
-        self, path: str | PathLike[str], name: str, cells: Sequence[Any], lines: Sequence[int]
-    ) -> None:
+    def __init__(self, path: AnyPath, name: str, cells: Sequence[Any], lines: Sequence[int]) -> None:
         self._path = path
         self._name = name
         self._cells = cells

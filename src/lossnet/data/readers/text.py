@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, wraps
 from itertools import chain, islice
-from os import PathLike, fspath
+from os import fspath
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.tables import LabelTable, MultiLabelData
 
 __all__ = [
@@ -74,14 +74,14 @@ class Like:
         return None if column in self.features else self._values.get(column)
 
 
-def read_bytes(path: str | PathLike[str]) -> bytes:
+def read_bytes(path: AnyPath) -> bytes:
     """Return a file's bytes; whatever prevents reading it is a `DataError`."""
     with _reading(path), open(path, "rb") as file:
         return file.read()
 
 
 @contextmanager
-def _reading(path: str | PathLike[str]) -> Iterator[None]:
+def _reading(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _reading(path: str | PathLike[str]) -> Iterator[None]:
         raise DataError(f"cannot be read ({error.strerror})", path) from None
 
 
-def stream_lines(path: str | PathLike[str], encoding: str | None = None) -> Iterator[str]:
+def stream_lines(path: AnyPath, encoding: str | None = None) -> Iterator[str]:
     """Yield the lines of a text file, which may be larger than memory; UTF-8 unless told.
 
     Only line feeds and carriage returns end a line, so that line numbers are those of editors.
@@ -106,7 +106,7 @@ def stream_lines(path: str | PathLike[str], encoding: str | None = None) -> Iter
     yield from chain(leading, lines)
 
 
-def _decoded_lines(path: str | PathLike[str], encoding: str | None) -> Iterator[str]:
+def _decoded_lines(path: AnyPath, encoding: str | None) -> Iterator[str]:
     """Yield lines without a byte-order mark; refuse what is not text."""
     line = 0
     try:
@@ -128,12 +128,12 @@ def _decoded_lines(path: str | PathLike[str], encoding: str | None) -> Iterator[
         raise DataError(f"there is no encoding {encoding!r}; try 'utf-8'", path) from None
 
 
-def read_lines(path: str | PathLike[str], encoding: str = "utf-8") -> list[str]:
+def read_lines(path: AnyPath, encoding: str = "utf-8") -> list[str]:
     """Return all lines that `stream_lines` yields."""
     return list(stream_lines(path, encoding))
 
 
-def open_lines(path: str | PathLike[str], encoding: str, size: int | None) -> Iterator[str]:
+def open_lines(path: AnyPath, encoding: str, size: int | None) -> Iterator[str]:
     """Return the lines of a file to be read in parts of ``size`` rows, or as a whole if that is None."""
     return iter(read_lines(path, encoding)) if size is None else stream_lines(path)
 
@@ -204,7 +204,7 @@ def select_names(wanted: str | Iterable[str], names: Sequence[str]) -> list[str]
 
 
 def build(
-    path: str | PathLike[str],
+    path: AnyPath,
     x: Any,
     y: Any,
     feature_names: Sequence[str],
@@ -218,7 +218,7 @@ def build(
         raise error.at(fspath(path), line) from None
 
 
-def align_labels(path: str | PathLike[str], labels: LabelTable, names: Sequence[str]) -> Any:
+def align_labels(path: AnyPath, labels: LabelTable, names: Sequence[str]) -> Any:
     """Return label sets as a CSR matrix of a model's labels; those it does not know must not occur."""
     columns = {name: column for column, name in enumerate(names)}
     cells = labels.matrix.tocoo()
