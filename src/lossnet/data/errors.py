@@ -10,7 +10,7 @@ AnyPath = str | PathLike[str]
 
 
 class DataError(ValueError):
-    """Something is wrong with the data; says where, what, and what to do.
+    """Error in data; says where, what, and what to do.
 
     The message reads ``path:line: what was wrong; what to do``.  ``path`` and ``line`` are left out
     where there is none: arrays have no file, a missing file has no line.
@@ -27,7 +27,7 @@ class DataError(ValueError):
         super().__init__(where + message)
 
     def at(self, path: AnyPath, line: int | None = None) -> DataError:
-        """The same complaint about a file."""
+        """Return the same error about a file."""
         return DataError(self.message, path, line)
 
     def __reduce__(self) -> tuple[type[DataError], tuple[str, str | None, int | None]]:

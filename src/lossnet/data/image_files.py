@@ -1,7 +1,4 @@
-"""Images and masks from files: NumPy archives, and folders of PNG and JPEG files.
-
-Each reader gives the data and, where the files say it, which rows train, validate and test.
-"""
+"""Images and masks from files: NumPy archives, and folders of PNG and JPEG files."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ __all__ = [
     "holds_images",
     "is_labelled",
     "join_parts",
-    "read_folder",
     "read_images",
     "read_labelled_images",
-    "read_npz",
     "read_pictures",
     "stream_pictures",
     "write_mask",
@@ -46,11 +41,7 @@ _LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with 
 
 
 def holds_images(path: AnyPath) -> bool:
-    """Whether a path is for `read_images`: a folder, or an archive with the arrays that `read_npz` reads.
-
-    >>> holds_images("music.arff")
-    False
-    """
+    """Whether a path is for `read_images`: a folder, or an archive with its arrays."""
     path = Path(path)
     if path.is_dir():
         return True
@@ -65,28 +56,34 @@ def holds_images(path: AnyPath) -> bool:
 
 
 def read_images(path: AnyPath, resize: tuple[int, int] | None = None) -> tuple[MaskData, Split | None]:
-    """Read a folder with `read_folder`, anything else with `read_npz`."""
-    if Path(path).is_dir():
-        return read_folder(path, resize)
-    if resize is not None:
-        raise DataError("only folders of images can be resized; leave resize= out", path)
-    return read_npz(path)
+    """Read images and masks, and which of them train, validate and test where the files say it.
 
+    An ``.npz`` archive has ``images`` and ``masks``, as `MaskData.from_arrays` takes them.  One that is
+    split has ``train_images``, ``train_masks``, the same with ``valid_`` (or ``val_``) and with ``test_``.
 
-def read_npz(path: AnyPath) -> tuple[MaskData, Split | None]:
-    """Read an ``.npz`` archive with ``images`` and ``masks``, as `MaskData.from_arrays` takes them.
-
-    An archive that is already split has ``train_images``, ``train_masks``, the same with ``valid_`` (or
-    ``val_``) and with ``test_``; other arrays are passed over.
+    A folder has ``images/NAME.png`` and its mask ``masks/NAME.png``, and so on; or JPEG files.  One that is
+    split has these in each of ``train``, ``valid`` (or ``val``) and ``test``.  A mask's foreground is where
+    it is lighter than mid-grey (above 127).  ``resize=(height, width)`` brings the images and masks of a
+    folder to one size.  Folders need the ``[images]`` extra.
 
     >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
     >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "cats.npz")
-    ...     np.savez(path, images=np.zeros((7, 32, 32, 3), np.uint8), masks=np.zeros((7, 32, 32), bool))
-    ...     data, split = read_npz(path)
-    >>> len(data), data.channels, data.size, split
-    (7, 3, (32, 32), None)
+    ...     for kind in ("images", "masks"):
+    ...         Path(folder, kind).mkdir()
+    ...         Image.new("L", (40, 30), 255).save(Path(folder, kind, "cat.png"))
+    ...     data, split = read_images(folder)
+    >>> len(data), data.channels, data.size, float(data.masks.mean())
+    (1, 1, (30, 40), 1.0)
     """
+    if Path(path).is_dir():
+        return _read_folder(Path(path), resize)
+    if resize is not None:
+        raise DataError("only folders of images can be resized; leave resize= out", path)
+    return _read_archive(path)
+
+
+def _read_archive(path: AnyPath) -> tuple[MaskData, Split | None]:
     arrays = read_arrays(path)
 
     def part(prefix: str) -> MaskData:
@@ -107,26 +104,7 @@ def read_npz(path: AnyPath) -> tuple[MaskData, Split | None]:
     return join_parts([part(f"{prefix}_") for prefix in prefixes], path)
 
 
-def read_folder(path: AnyPath, resize: tuple[int, int] | None = None) -> tuple[MaskData, Split | None]:
-    """Read ``DIR/images/NAME.png`` and its mask ``DIR/masks/NAME.png``, and so on; or JPEG files.
-
-    A set that is already split has ``images`` and ``masks`` in each of ``DIR/train``, ``DIR/valid`` (or
-    ``DIR/val``) and ``DIR/test``.  A mask's foreground is where it is lighter than mid-grey (above 127).
-    ``resize=(height, width)`` brings images and masks to one size.  Needs the ``[images]`` extra.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> from PIL import Image
-    >>> with TemporaryDirectory() as folder:
-    ...     for kind in ("images", "masks"):
-    ...         Path(folder, kind).mkdir()
-    ...         Image.new("L", (40, 30), 255).save(Path(folder, kind, "cat.png"))
-    ...     data, split = read_folder(folder)
-    >>> len(data), data.channels, data.size, float(data.masks.mean())
-    (1, 1, (30, 40), 1.0)
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DataError("no such folder; check the path", folder)
+def _read_folder(folder: Path, resize: tuple[int, int] | None) -> tuple[MaskData, Split | None]:
     if resize is not None and min(resize) < 1:
         raise ValueError(f"resize must be a height and a width of at least 1, not {resize}")
     if (folder / "images").is_dir():

@@ -155,7 +155,7 @@ def read_raw(
     """Read and split a data set by name, or a file or folder; see `lossnet.loading.load`."""
     name = fspath(name_or_path)
     if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
-        return _read_path(name, split, labels, seed, resize, words)
+        return split_data(*_read_path(name, labels, resize, words), split, seed)
     known = entry(name)
     for given, option in ((labels, "labels"), (words, "words"), (resize, "resize")):
         if given is not None:
@@ -185,13 +185,8 @@ def _read_files(known: Entry, paths: list[Path]) -> tuple[Examples, Split | None
 
 
 def _read_path(
-    name: str,
-    split: AnyPath | None,
-    labels: Any,
-    seed: int,
-    resize: tuple[int, int] | None,
-    words: str | None,
-) -> Raw:
+    name: str, labels: Any, resize: tuple[int, int] | None, words: str | None
+) -> tuple[Entry, Examples, Split | None]:
     """Read a file or folder by the reader for its name and content."""
     title, own = Path(name).name, None
     data: Examples
@@ -218,7 +213,7 @@ def _read_path(
     else:
         data = table = read(name, labels)
         made = Entry(title, f"the file {name}", standardise=not table.is_sparse)
-    return split_data(made, data, own, split, seed)
+    return made, data, own
 
 
 def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
@@ -226,7 +221,7 @@ def find_clusters(known: Entry, data_dir: AnyPath | None) -> dict[str, str]:
     assert known.clusters is not None
     name, file = known.clusters
     places = [folder / file for folder in _folders(entry(name), data_dir)]
-    path = next((place for place in places if place.is_file()), None)
+    path = next(filter(Path.is_file, places), None)
     if path is None:
         what = f"{', '.join(BROWN)} are made of Brown clusters, which come with {name!r}"
         advice = "put that set there, or choose other features"
@@ -239,14 +234,12 @@ def find_embeddings(known: Entry, data_dir: AnyPath | None) -> list[Path]:
     paths = []
     for file in known.embeddings:
         places = [root / "embeddings" / file for root in _roots(data_dir)]
-        path = next((place for place in places if place.is_file()), None)
-        if path is None:
-            tried = ", ".join(map(str, places))
-            what = f"word vectors for {known.name!r} are in none of {tried}"
+        if path := next(filter(Path.is_file, places), None):
+            paths.append(path)
+        else:
+            what = f"word vectors for {known.name!r} are in none of {', '.join(map(str, places))}"
             advice = "the words they would cover are learned from scratch; pass others as embeddings="
             warnings.warn(f"{what}; {advice} (--embeddings)", stacklevel=4)
-        else:
-            paths.append(path)
     return paths
 
 

@@ -95,11 +95,7 @@ def tokenise(text: str) -> tuple[str, ...]:
 
 
 def is_table(path: AnyPath) -> bool:
-    """Whether a file is a table that may have a column of texts.
-
-    >>> is_table("films.csv"), is_table("news.conll")
-    (True, False)
-    """
+    """Whether a file is a table that may have a column of texts."""
     return Path(path).suffix.lower() in _TABLES
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
 __all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "joined"]
 
@@ -23,7 +24,37 @@ __all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "jo
 WIDE = 10_000
 
 
-class FeatureTable(Source):
+class _Table(Column):
+    """A matrix with named columns, one row per instance."""
+
+    matrix: Any
+    names: tuple[str, ...]
+
+    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
+        kind, self.matrix = self._checked(matrix)
+        columns = getattr(matrix, "columns", None)
+        if names is None and columns is not None:
+            names = [str(name) for name in columns]
+        self.names = _names(kind, names, int(self.matrix.shape[1]))
+
+    @abstractmethod
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        """Return how columns are called and the matrix in its own format."""
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        return type(self)(self.matrix[rows], self.names)
+
+    def join(self, others: Sequence[Self]) -> Self:
+        matrices = [self.matrix, *(other.matrix for other in others)]
+        is_sparse = sparse.issparse(self.matrix)
+        stacked = sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
+        return type(self)(stacked, self.names)
+
+
+class FeatureTable(_Table, Source):
     """Feature vectors ``(n, d)`` and the names of their columns.
 
     The matrix is a float32 array or CSR matrix where NaN means *missing*.  Lists, arrays, sparse matrices
@@ -34,13 +65,8 @@ class FeatureTable(Source):
     (2, 2, tensor([[2., 0.]]))
     """
 
-    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
-        names = _column_names(matrix) if names is None else names
-        self.matrix = _inputs(matrix)
-        self.names = _names("feature", names, self.width)
-
-    def __len__(self) -> int:
-        return int(self.matrix.shape[0])
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        return "feature", _inputs(matrix)
 
     @property
     def width(self) -> int:
@@ -56,12 +82,6 @@ class FeatureTable(Source):
     def has_missing(self) -> bool:
         """Whether there are missing values, which a `Preprocessor` would fill in."""
         return bool(np.isnan(self.matrix.data if self.is_sparse else self.matrix).any())
-
-    def take(self, rows: NDArray[np.int64]) -> FeatureTable:
-        return FeatureTable(self.matrix[rows], self.names)
-
-    def join(self, others: Sequence[FeatureTable]) -> FeatureTable:
-        return FeatureTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, d)``."""
@@ -130,26 +150,15 @@ class SparseFeatures(Source):
         return batch
 
 
-class LabelTable(Target):
+class LabelTable(_Table, Target):
     """Label sets ``(n, L)`` of 0 and 1, a uint8 CSR matrix, and the names of the labels.
 
     >>> LabelTable([[1, 0, 1], [0, 0, 1]]).batch(np.array([0]))
     tensor([[1., 0., 1.]])
     """
 
-    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
-        names = _column_names(matrix) if names is None else names
-        self.matrix = _labels(matrix)
-        self.names = _names("label", names, int(self.matrix.shape[1]))
-
-    def __len__(self) -> int:
-        return int(self.matrix.shape[0])
-
-    def take(self, rows: NDArray[np.int64]) -> LabelTable:
-        return LabelTable(self.matrix[rows], self.names)
-
-    def join(self, others: Sequence[LabelTable]) -> LabelTable:
-        return LabelTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        return "label", _labels(matrix)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, L)``."""
@@ -233,21 +242,12 @@ class MultiLabelData(Examples):
 
 
 def joined(strings: Sequence[str]) -> str:
-    """Return strings as one that no other list of strings gives.
-
-    >>> joined(["a", "b"])
-    '2\\x00a\\x00b'
-    """
+    """Return strings as one that no other list of strings gives."""
     return f"{len(strings)}\0" + "\0".join(strings)
 
 
-def _stacked(matrices: list[Any]) -> Any:
-    is_sparse = sparse.issparse(matrices[0])
-    return sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
-
-
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Some rows of a CSR matrix as a dense array; SciPy's own slicing is several times slower."""
+    """Return some rows of a CSR matrix as a dense array; SciPy's slicing is several times slower."""
     where, ends = _positions(matrix, rows)
     width = matrix.shape[1]
     dense = np.zeros(len(rows) * width, dtype=np.float32)
@@ -258,17 +258,12 @@ def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _positions(matrix: Any, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where some rows' values are in the arrays of a CSR matrix, row after row, and where each row ends."""
+    """Return where some rows' values are in the arrays of a CSR matrix, and where each row ends."""
     starts = matrix.indptr[rows].astype(np.int64)
     counts = matrix.indptr[rows + 1] - starts
     ends = np.cumsum(counts)
     # Each row's start, plus how far we are into that row.
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts), ends
-
-
-def _column_names(table: Any) -> list[str] | None:
-    columns = getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
 
 
 def _inputs(x: Any) -> Any:
@@ -299,7 +294,7 @@ def _labels(y: Any) -> Any:
 
 
 def _matrix(values: Any, name: str) -> Any:
-    """Anything matrix-like as a numeric 2-D ndarray or sparse matrix."""
+    """Return anything matrix-like as a numeric 2-D array or sparse matrix."""
     if not sparse.issparse(values):
         try:
             if hasattr(values, "columns"):
@@ -319,7 +314,7 @@ def _is_canonical(matrix: Any) -> bool:
 
 
 def _canonical(matrix: Any) -> Any:
-    """CSR with sorted columns, none twice and no stored zeros; changes its argument."""
+    """Sort a CSR matrix's columns, in place, and return it without duplicates and stored zeros."""
     matrix.sum_duplicates()
     if not matrix.data.all():
         matrix = matrix.copy()

@@ -162,16 +162,7 @@ def read_frame_texts(frame: Any, column: str, labels: str | Iterable[str] | None
 
 
 def read_texts(path: AnyPath, column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
-    """Read a column of texts and the label columns of a CSV, TSV or Parquet table, and no others.
-
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "films.csv")
-    ...     _ = path.write_text("plot,is_fun,is_sad\\nA dog flies.,1,0\\nA cat leaves.,0,1\\n")
-    ...     read_texts(path, "plot", labels="is_*").texts
-    ['A dog flies.', 'A cat leaves.']
-    """
+    """Read a column of texts and the label columns of a CSV, TSV or Parquet table, and no others."""
     (part,) = _parts(fspath(path), None)
     return _texts(path, column, _Wanted(labels), *part)
 
@@ -409,58 +400,54 @@ def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
     return names, y
 
 
-class _Column:
+class _Column(NamedTuple):
     """One column's cells: text as read, or numbers and None from a typed table."""
 
-    def __init__(self, path: AnyPath, name: str, cells: Sequence[Any], lines: Sequence[int]) -> None:
-        self._path = path
-        self._name = name
-        self._cells = cells
-        self._lines = lines
+    path: AnyPath
+    name: str
+    cells: Sequence[Any]
+    lines: Sequence[int]
 
     def is_text(self) -> bool:
         """Whether it holds categories; a mix of numbers and words is an error, likely a slip."""
-        numeric = any(_present(cell) and _is_number(cell) for cell in self._cells)
-        words = [i for i, cell in enumerate(self._cells) if _present(cell) and not _is_number(cell)]
+        present = {row: cell for row, cell in enumerate(self.cells) if _present(cell)}
+        words = {row: cell for row, cell in present.items() if not _is_number(cell)}
+        numeric = len(words) < len(present)
         if numeric:
-            words = [i for i in words if not _is_missing(self._cells[i])]
-        if not words:
-            return False
-        first = words[0]
-        odd = next((i for i in words if is_unwritable_number(str(self._cells[i]))), None)
-        if odd is not None:
-            advice = "leave the cell empty where a value is missing"
-            raise self._error(odd, number_complaint(str(self._cells[odd]), self._name, advice))
-        if numeric and not all(isinstance(self._cells[i], str) for i in words):
-            raise self._error(first, f"{self._cells[first]!r} in {self._name!r} is not finite")
-        if numeric:
-            what = f"{self._cells[first]!r} in {self._name!r} is not a number, other cells are"
-            advice = f"correct it, leave the cell empty, or pass categories=[{self._name!r}] in Python"
-            raise self._error(first, f"{what}; {advice}")
-        return True
+            words = {row: cell for row, cell in words.items() if not _is_missing(cell)}
+        for row, cell in words.items():
+            if is_unwritable_number(str(cell)):
+                advice = "leave the cell empty where a value is missing"
+                raise self._error(row, number_complaint(str(cell), self.name, advice))
+        if numeric and words:
+            row, cell = next(iter(words.items()))
+            what = f"{cell!r} in {self.name!r} is not a number, other cells are"
+            advice = f"correct it, leave the cell empty, or pass categories=[{self.name!r}] in Python"
+            raise self._error(row, f"{what}; {advice}")
+        return bool(words)
 
     def free_text(self) -> str:
         """Return why the texts are no categories, hardly any two rows having the same; empty if they are."""
-        texts = [cell for cell in self._cells if _present(cell)]
+        texts = [cell for cell in self.cells if _present(cell)]
         different = len(set(texts))
         is_free = different > _MOST_TEXTS and 2 * different > len(texts)
         return f"free text; {different} of {len(texts)} values are unique" if is_free else ""
 
     def counts_rows(self) -> bool:
         """Whether it goes up by one in each of many rows."""
-        if len(self._cells) <= _MOST_TEXTS or not all(map(_present, self._cells)):
+        if len(self.cells) <= _MOST_TEXTS or not all(map(_present, self.cells)):
             return False
-        values = self.numbers()[:, 0]
-        return bool((np.diff(values) == 1).all())
+        return bool((np.diff(self.numbers()[:, 0]) == 1).all())
 
     def numbers(self) -> NDArray[np.float32]:
         """Return one column of numbers, NaN where missing."""
-        values = [number(str(c)) if _present(c) and not _is_missing(c) else np.nan for c in self._cells]
+        values = [number(str(c)) if _present(c) and not _is_missing(c) else np.nan for c in self.cells]
         return np.array(values, dtype=np.float32)[:, None]
 
     def one_hot(self, seen: list[str] | None) -> tuple[list[str], NDArray[np.float32]]:
         """Return the values and one column for each; a missing cell is NaN in all."""
-        cells = [_category(cell) if _present(cell) else None for cell in self._cells]
+        texts = (f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in self.cells)
+        cells = [text if _present(cell) else None for text, cell in zip(texts, self.cells, strict=True)]
         values = sorted({cell for cell in cells if cell is not None}) if seen is None else seen
         order = {value: code for code, value in enumerate(values)}
         for row, cell in enumerate(cells):
@@ -468,7 +455,7 @@ class _Column:
                 if _is_missing(cell):
                     cells[row] = None
                     continue
-                what = f"{cell!r} in {self._name!r} did not occur in training"
+                what = f"{cell!r} in {self.name!r} did not occur in training"
                 raise self._error(row, f"{what}; map it to a known value, or leave the cell empty")
         codes = np.array([-1 if cell is None else order[cell] for cell in cells])
         hot = (codes[:, None] == np.arange(len(values))).astype(np.float32)
@@ -478,17 +465,17 @@ class _Column:
     def label(self) -> list[int]:
         """Return zeros and ones; a missing or other value is an error."""
         column = []
-        for row, cell in enumerate(self._cells):
+        for row, cell in enumerate(self.cells):
             if not _present(cell):
-                raise self._error(row, f"label {self._name!r} is missing; labels must be 0 or 1")
+                raise self._error(row, f"label {self.name!r} is missing; labels must be 0 or 1")
             value = LABEL_WORDS.get(str(cell).lower())
             if value is None:
-                raise self._error(row, f"label {self._name!r} is {cell!r}, neither 0 nor 1; correct it")
+                raise self._error(row, f"label {self.name!r} is {cell!r}, neither 0 nor 1; correct it")
             column.append(int(value))
         return column
 
     def _error(self, row: int, message: str) -> DataError:
-        return DataError(message, self._path, self._lines[row])
+        return DataError(message, self.path, self.lines[row])
 
 
 def _present(cell: Any) -> bool:
@@ -505,7 +492,3 @@ def _is_number(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _category(cell: Any) -> str:
-    return f"{cell:g}" if isinstance(cell, float) else str(cell)

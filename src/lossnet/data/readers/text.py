@@ -150,11 +150,7 @@ def whole(stream: Callable[P, Iterator[Item]]) -> Callable[P, Item]:
 
 
 def chunks(items: Iterable[Item], size: int | None) -> Iterator[list[Item]]:
-    """Yield the items in lists of ``size``, the last one shorter; all in one list if that is None.
-
-    >>> list(chunks("abc", 2)), list(chunks("abc", None))
-    ([['a', 'b'], ['c']], [['a', 'b', 'c']])
-    """
+    """Yield the items in lists of ``size``, the last one shorter; all in one list if that is None."""
     remaining = iter(items)
     while chunk := list(islice(remaining, size)):
         yield chunk
@@ -186,11 +182,7 @@ def number_complaint(token: str, column: str, missing: str) -> str:
 
 
 def select_names(wanted: str | Iterable[str], names: Sequence[str]) -> list[str]:
-    """Return the names asked for, in full or by a pattern such as ``label_*``; ValueError if none.
-
-    >>> select_names("tag_*", ["size", "tag_a", "tag_b"])
-    ['tag_a', 'tag_b']
-    """
+    """Return the names asked for, in full or by a pattern such as ``label_*``; ValueError if none."""
     known = set(names)
     if isinstance(wanted, str):
         wanted = [wanted] if wanted in known else [part.strip() for part in wanted.split(",")]
