@@ -90,8 +90,7 @@ def _read_archive(path: AnyPath) -> tuple[MaskData, Split | None]:
         kinds = [f"{prefix}images", f"{prefix}masks"]
         if lacking := [name for name in kinds if name not in arrays]:
             layout = "it must have images and masks, or train_images, train_masks, valid_images, …"
-            what = f"has arrays {sorted(arrays)} but no {' and '.join(lacking)}"
-            raise DataError(f"{what}; {layout}", path)
+            raise DataError(f"has arrays {sorted(arrays)} but no {' and '.join(lacking)}; {layout}", path)
         try:
             return MaskData.from_arrays(*(arrays[name] for name in kinds))
         except DataError as error:

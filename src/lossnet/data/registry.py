@@ -116,8 +116,7 @@ def entry(name: str) -> Entry:
         return _ENTRIES[name]
     close = difflib.get_close_matches(name.lower(), _ENTRIES, n=3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    what = f"no data set or file is called {name!r}; {hint}known are {', '.join(_ENTRIES)}"
-    raise DataError(what)
+    raise DataError(f"no data set or file is called {name!r}; {hint}known are {', '.join(_ENTRIES)}")
 
 
 def find(name: str, data_dir: AnyPath | None = None) -> Path | None:

@@ -283,7 +283,7 @@ class Sentences(Source):
 
     @cached_property
     def _layout(self) -> _Layout:
-        return _Layout.of(self.tokens)
+        return _Layout(self.tokens)
 
     @cached_property
     def _numbers(self) -> Tensor:
@@ -391,7 +391,7 @@ class TagColumn(Target):
 
     @cached_property
     def _layout(self) -> _Layout:
-        return _Layout.of(self.tags)
+        return _Layout(self.tags)
 
     @cached_property
     def _numbers(self) -> tuple[Tensor, Tensor]:
@@ -423,21 +423,13 @@ class TaggedSentences(Examples):
     columns = property(attrgetter("source.columns"), doc="Further columns by name.")
 
 
-@dataclass(frozen=True, eq=False)
 class _Layout:
     """Where each sentence lies among all tokens in turn."""
 
-    lengths: NDArray[np.int64]
-    starts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Texts) -> _Layout:
-        lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
-        return cls(lengths, np.cumsum(lengths) - lengths)
-
-    @property
-    def longest(self) -> int:
-        return _rounded(int(self.lengths.max(initial=0)))
+    def __init__(self, texts: Texts) -> None:
+        self.lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
+        self.longest = _rounded(int(self.lengths.max(initial=0)))
+        self._starts = np.cumsum(self.lengths) - self.lengths
 
     def places(self, indices: Rows) -> NDArray[np.int64]:
         """Return the places of some sentences' tokens ``(b, longest)``, −1 on padding."""
@@ -450,7 +442,7 @@ class _Layout:
 
     def _padded(self, rows: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
         place = np.arange(longest)
-        return np.where(place < self.lengths[rows, None], self.starts[rows, None] + place, -1)
+        return np.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
 
 
 class _ResidentTokens(Resident):
@@ -498,12 +490,8 @@ def _rounded(length: int, to: int = 8) -> int:
 
 
 def _case(token: str) -> str:
-    first = token[:1]
-    if first.isupper():
-        return "upper"
-    if first.islower():
-        return "lower"
-    return "digit" if first.isdigit() else "other"
+    kinds = {"upper": str.isupper, "lower": str.islower, "digit": str.isdigit}
+    return next((kind for kind, matches in kinds.items() if matches(token[:1])), "other")
 
 
 def _shape(token: str) -> str:

@@ -55,7 +55,7 @@ class Split:
         except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
             raise DataError(f"not a split ({error})", path, 1) from None
         try:
-            return cls(*_checked(content, rows))
+            return cls(*_row_numbers(content, rows))
         except DataError as error:
             raise error.at(path, 1) from None
 
@@ -65,7 +65,7 @@ class Split:
         Path(path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def _checked(content: Any, rows: int) -> list[NDArray[np.int64]]:
+def _row_numbers(content: Any, rows: int) -> list[NDArray[np.int64]]:
     if not isinstance(content, dict):
         raise DataError("not a split; write row numbers under train, valid and test")
     owner: dict[int, str] = {}

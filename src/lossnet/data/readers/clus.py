@@ -61,10 +61,9 @@ def read_clus(
     layout = Layout(header, (), {*drop, attribute.name}, like, one_hot_always=True)
     paths = _Paths(_nodes(header, attribute), None if like is None else set(like.label_names))
     place = header.attributes.index(attribute)
-    layout.converters[place] = paths
+    layout.converters[place] = paths.__getitem__
     if root and ROOT in paths.nodes:
-        what = "a label is itself called 'root'; pass root=False"
-        raise DataError(what, header.path, attribute.line)
+        raise DataError("a label is itself called 'root'; pass root=False", header.path, attribute.line)
     names = [*([ROOT] if root else ()), *paths.nodes]
     for rows in parse_rows(header, layout.converters, size):
         if sparse.issparse(rows):
@@ -86,8 +85,7 @@ def _nodes(header: Header, attribute: Attribute) -> dict[str, int]:
     """Return the column of each node, as declared; an undeclared ancestor comes before its descendants."""
     nodes: dict[str, int] = {}
     if len(set(attribute.values)) != len(attribute.values):
-        what = f"{attribute.name!r} declares a node twice; remove one"
-        raise DataError(what, header.path, attribute.line)
+        raise DataError(f"{attribute.name!r} declares a node twice; remove one", header.path, attribute.line)
     for name in attribute.values:
         if not all(name.split("/")):
             what = f"{attribute.name!r} declares a node without a name ({name!r}); correct it"
@@ -101,31 +99,16 @@ def _with_ancestors(node: str) -> list[str]:
     return list(accumulate(node.split("/"), "{}/{}".format))
 
 
-class _Paths:
+class _Paths(dict[str, float]):
     """Converter of class cells: numbers each distinct cell and keeps the nodes it stands for."""
 
     def __init__(self, nodes: dict[str, int], trained: set[str] | None) -> None:
+        super().__init__()
         self.nodes = nodes
         self._trained = trained
-        self._codes: dict[str, int] = {}
         self._columns: list[list[int]] = []
 
-    def __call__(self, cell: str) -> float:
-        code = self._codes.get(cell)
-        if code is None:
-            columns = self._parse(cell)
-            code = self._codes[cell] = len(self._columns)
-            self._columns.append(columns)
-        return code
-
-    def indicators(self) -> sparse.csr_array:
-        """Return one row of zeros and ones for each distinct cell."""
-        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
-        columns = np.concatenate(self._columns)
-        shape = (len(self._columns), len(self.nodes))
-        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)
-
-    def _parse(self, cell: str) -> list[int]:
+    def __missing__(self, cell: str) -> float:
         if cell == "?":
             raise DataError("the class is missing; labels must be known, drop the row")
         closed: set[str] = set()
@@ -136,4 +119,13 @@ class _Paths:
         unseen = sorted(closed - self._trained) if self._trained is not None else []
         if unseen:
             raise DataError(f"label {unseen[0]!r} did not occur in training; remove it")
-        return sorted(self.nodes[name] for name in closed)
+        self._columns.append(sorted(self.nodes[name] for name in closed))
+        self[cell] = len(self._columns) - 1
+        return self[cell]
+
+    def indicators(self) -> sparse.csr_array:
+        """Return one row of zeros and ones for each distinct cell."""
+        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
+        columns = np.concatenate(self._columns)
+        shape = (len(self._columns), len(self.nodes))
+        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)
