@@ -137,6 +137,7 @@ def test_the_reference_of_a_clipped_step_is_torchs(dtype, clip):
         expected = torch.nn.utils.clip_grad_norm_(theirs, clip)
         optimizer.step()
         numbers = [torch.tensor([value], dtype=dtype) for value in (0.03, 0.1, clip)]
-        norms = reference_clipped_adamw(own, gradients, *moments, steps, *numbers, (0.9, 0.999), 1e-8)
+        tensors = own, gradients, *moments, steps
+        norms = reference_clipped_adamw(tensors, *numbers, betas=(0.9, 0.999), eps=1e-8)
         torch.testing.assert_close(norms[0], expected)
         torch.testing.assert_close(own, [weight.detach() for weight in theirs])

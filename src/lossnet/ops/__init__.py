@@ -20,16 +20,7 @@ networks and methods call these functions and nothing faster.
 Triton kernels are off unless `use_kernels` or the environment's ``LOSSNET_KERNELS=1`` asks for them.
 """
 
-from lossnet.ops.adamw import (
-    adamw_fits,
-    clip_factor,
-    clipped_adamw,
-    fused_adamw,
-    is_fused_adamw,
-    norms_of_each,
-    scale_down,
-    total_norm,
-)
+from lossnet.ops.adamw import adamw_fits, clip_factor, clipped_adamw, total_norm
 from lossnet.ops.bernoulli import Bernoulli, dropout
 from lossnet.ops.candidates import candidate_batches
 from lossnet.ops.dense import dense_layer
@@ -51,14 +42,10 @@ __all__ = [
     "cross_entropy",
     "dense_layer",
     "dropout",
-    "fused_adamw",
-    "is_fused_adamw",
     "kernels_enabled",
     "label_interaction",
     "mask_convolution",
     "matmul_precision",
-    "norms_of_each",
-    "scale_down",
     "total_norm",
     "use_kernels",
     "weighted_sum",

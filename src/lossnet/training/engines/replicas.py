@@ -85,7 +85,10 @@ class Replicas(Eager):
         self._streams.mark()
         for update in self._stage.updates(batch):
             stack, gradients = self._stacks[update.network], update.gradients
-            norms = stack.step(stack.gradients(update.loss) if gradients is None else gradients)
+            if gradients is None:
+                # Replicas know nothing of each other: the gradient of the sum is each one's own.
+                gradients = torch.autograd.grad(update.loss.sum(), stack.parameters)
+            norms = stack.step(gradients)
             self._streams.mark()
             yield update, {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
 
