@@ -1,7 +1,7 @@
 """Training: the loop, its checkpoints and its evaluation, in one process or several."""
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
-from lossnet.training.engines import Engine, Processes, joined
+from lossnet.training.engines import Processes, joined
 from lossnet.training.evaluation import Dataset, Views, predict
 from lossnet.training.state import Callback, NonFiniteLoss
 from lossnet.training.trainer import Interrupted, Outcome, Trainer, fit_together, stacking_blocker
@@ -11,7 +11,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Dataset",
-    "Engine",
     "Interrupted",
     "NonFiniteLoss",
     "Outcome",

@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 from lossnet import scores
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.training.engines.base import Job, Readings, RunBatch
-from lossnet.training.engines.eager import Eager
+from lossnet.training.engines.eager import Eager, Job, Readings, RunBatch
 from lossnet.training.engines.graph import graphed, make_capturable
 from lossnet.training.engines.stacked import Labels, PerReplica, Stack, Streams, stacking_blocker_of
 from lossnet.training.evaluation import Dataset, Views, predict
