@@ -8,8 +8,11 @@ from lossnet.ops.adamw import reference_clipped_adamw
 from lossnet.ops.bernoulli import Bernoulli, reference_bernoulli
 from lossnet.ops.candidates import reference_candidate_batches
 from lossnet.ops.dense import reference_dense_layer
-from lossnet.ops.images import reference_mask_convolution
-from lossnet.ops.labels import reference_label_interaction, reference_weighted_sum
+from lossnet.ops.energies import (
+    reference_label_interaction,
+    reference_mask_convolution,
+    reference_weighted_sum,
+)
 
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 

@@ -7,7 +7,7 @@ import torch
 
 from lossnet.ops import _triton, use_kernels
 from lossnet.ops.adamw import reference_clipped_adamw
-from lossnet.ops.labels import reference_label_interaction
+from lossnet.ops.energies import reference_label_interaction
 from lossnet.ops.losses import reference_contrast, reference_cross_entropy
 
 #: which the first product of a backward pass may say

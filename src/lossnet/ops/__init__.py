@@ -24,8 +24,7 @@ from lossnet.ops.adamw import adamw_fits, clip_factor, clipped_adamw, total_norm
 from lossnet.ops.bernoulli import Bernoulli, dropout
 from lossnet.ops.candidates import candidate_batches
 from lossnet.ops.dense import dense_layer
-from lossnet.ops.images import mask_convolution
-from lossnet.ops.labels import label_interaction, weighted_sum
+from lossnet.ops.energies import label_interaction, mask_convolution, weighted_sum
 from lossnet.ops.losses import contrast, cross_entropy
 from lossnet.ops.precision import matmul_precision
 from lossnet.ops.switch import RNG_KEYS, accelerated, kernels_enabled, use_kernels

@@ -7,8 +7,8 @@ them.  All results can be differentiated any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -75,10 +75,11 @@ def unbind_sets(sets: Tensor, where: NDArray[np.int64]) -> tuple[Tensor, ...]:
 
     ``where`` are the places of all ones, counted through all sets.
     """
-    whole, parts = _of_ones(where, (sets.shape[:-1].numel(), sets.shape[-1])), sets.unbind()
-    sizes = [whole.shape[0] // len(parts)] * len(parts)
-    for index, (part, own) in enumerate(zip(parts, whole.split(sizes), strict=True)):
-        _nonzeros.set(part, replace(own, part=(whole, index, len(parts))))
+    parts, size = sets.unbind(), sets[0].numel()
+    bounds = np.searchsorted(where, np.arange(len(parts) + 1) * size)
+    for index, (part, (start, stop)) in enumerate(zip(parts, pairwise(bounds.tolist()), strict=True)):
+        own = where[start:stop] - index * size
+        _nonzeros.set(part, _of_ones(own, (size // sets.shape[-1], sets.shape[-1])))
     return parts
 
 
@@ -94,10 +95,10 @@ def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
     few = nonzeros(y)
     if few is None or few.value is not None:
         return y, None
-    different = few.distinct()
-    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(different.rows))
-    _nonzeros.set(rows, different.matrix)
-    return rows, torch.from_numpy(different.places)
+    where, places, matrix = few.distinct()
+    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(where))
+    _nonzeros.set(rows, matrix)
+    return rows, torch.from_numpy(places)
 
 
 def product(x: Sparse, weight: Tensor, dense: Tensor | None = None) -> Tensor:
@@ -168,14 +169,6 @@ class RowSums(NamedTuple):
         return torch.embedding_bag(matrix, self.indices, self.starts, False, mode, False, values, last)[0]
 
 
-class Distinct(NamedTuple):
-    """Distinct rows: where they are, ``(k,)``; which of them each of all rows is, ``(m,)``; the rows."""
-
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
-    matrix: Sparse
-
-
 @dataclass(frozen=True, eq=False)
 class Sparse:
     """A constant matrix ``(m, n)`` in CSR layout.
@@ -183,17 +176,14 @@ class Sparse:
     Args:
         starts: where each row starts in ``column``, and the end of all, ``(m + 1,)``.
         column: of each value.
-        value: None if all are 1; `split`, `take` and `distinct` are for such matrices.
+        value: None if all are 1; `take` and `distinct` are for such matrices.
         shape: ``(m, n)``.
-        part: ``(whole, index, count)`` if it is one of ``count`` equal parts of another matrix.
     """
 
     starts: NDArray[np.int64]
     column: NDArray[np.int64]
     value: NDArray[Any] | None
     shape: tuple[int, int]
-    part: tuple[Sparse, int, int] | None = None
-    _distinct: dict[int, list[Distinct]] = field(default_factory=dict, init=False)
 
     @cached_property
     def rows(self) -> RowSums:
@@ -218,13 +208,6 @@ class Sparse:
         """``X Xᵀ``, ``(m, m)``."""
         return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
-    def split(self, sizes: Sequence[int] | NDArray[np.int64]) -> Iterator[Sparse]:
-        """Yield its rows in parts of these sizes."""
-        for first, last in pairwise(np.cumsum([0, *sizes]).tolist()):
-            starts = self.starts[first : last + 1]
-            column = self.column[starts[0] : starts[-1]]
-            yield Sparse(starts - starts[0], column, None, (last - first, self.shape[1]))
-
     def take(self, rows: NDArray[np.int64]) -> Sparse:
         """Return some of its rows, ``(k, n)``."""
         counts = self.starts[rows + 1] - self.starts[rows]
@@ -233,31 +216,21 @@ class Sparse:
         places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
         return Sparse(starts, self.column[places], None, (len(rows), self.shape[1]))
 
-    def distinct(self) -> Distinct:
-        """Return its rows without repetitions.
+    def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
+        """Return where its distinct rows are, ``(k,)``; which of them each row is, ``(m,)``; and these rows.
 
         Rows are compared by the sums of 64 random bits for each of their ones, so that one of 10¹³ matrices
         with a thousand rows has two that are taken for equal and are not.
         """
-        whole, index, count = self.part or (self, 0, 1)
-        if count not in whole._distinct:  # of all parts in the time of one
-            whole._distinct[count] = whole._distinct_in(count)
-        return whole._distinct[count][index]
-
-    def _distinct_in(self, parts: int) -> list[Distinct]:
         sums = np.zeros(len(self.column) + 1, np.uint64)
         np.cumsum(_bits(self.shape[1])[self.column], out=sums[1:])
-        keys = np.diff(sums[self.starts]).reshape(parts, -1)
-        order = np.argsort(keys, axis=1)
-        ordered = np.take_along_axis(keys, order, 1)
-        new = np.ones(keys.shape, bool)
-        np.not_equal(ordered[:, 1:], ordered[:, :-1], out=new[:, 1:])
-        places = np.empty(keys.shape, np.int64)
-        np.put_along_axis(places, order, np.cumsum(new, 1) - 1, 1)
-        counts = new.sum(1)
-        rows = order[new]
-        matrices = self.take(rows + np.repeat(keys.shape[1] * np.arange(parts), counts)).split(counts)
-        return list(map(Distinct, np.split(rows, np.cumsum(counts)[:-1]), places, matrices))
+        keys = np.diff(sums[self.starts])
+        order = np.argsort(keys)  # `np.unique` would sort stably, which takes longer
+        ordered, new = keys[order], np.ones(len(keys), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+        places = np.empty(len(keys), np.int64)
+        places[order] = np.cumsum(new) - 1
+        return order[new], places, self.take(order[new])
 
 
 @cache

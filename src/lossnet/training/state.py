@@ -67,11 +67,6 @@ class Position:
     seconds: float = 0.0
     spent: float = 0.0
 
-    @property
-    def place(self) -> str:
-        """The position in words."""
-        return f"at epoch {self.epoch + 1}" if self.step else f"after epoch {self.epoch}"
-
     def averages(self) -> dict[str, dict[str, float]]:
         """Return means of each network's loss, gradient norm and other readings in this epoch."""
         return {
@@ -103,11 +98,6 @@ class TrainingState:
         return self.stages[self.position.stage]
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all stages are over."""
-        return self.position.stage == len(self.stages)
-
-    @property
     def goes_on(self) -> bool:
         """Whether the stage has another epoch."""
         position, options = self.position, self.options
@@ -123,8 +113,7 @@ class TrainingState:
         """Make fresh optimizers and schedulers for a stage, or those of the checkpoint."""
         self.optimizers, self.schedulers, self._best = {}, {}, {}
         for name in self.stage.networks:
-            network = self.method.get_submodule(name)
-            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            trained = [one for one in self.method.get_submodule(name).parameters() if one.requires_grad]
             if not trained:
                 continue
             self.optimizers[name] = optimizer = self.options.optimizer(trained, lr=self._rate(name))
@@ -299,10 +288,8 @@ class TrainingState:
                 what = f"saved by another version, which did not note its {name}"
                 raise CheckpointError(f"{path}: {what}; delete it and start again")
             if before[name] != value:
-                raise CheckpointError(
-                    f"{path}: saved with {name}={before[name]}, resumed with "
-                    f"{name}={value}; use the same settings and data"
-                )
+                what = f"saved with {name}={before[name]}, resumed with {name}={value}"
+                raise CheckpointError(f"{path}: {what}; use the same settings and data")
         try:
             self.method.load_state_dict(saved.part("weights"))
         except RuntimeError as error:

@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import FrameType
 from typing import Any
 
@@ -229,16 +229,11 @@ class _Loop:
 
     def __init__(self, trainers: Sequence[Trainer], engine: Eager, shown: bool) -> None:
         self.trainers, self.engine, self.first = trainers, engine, trainers[0]
+        self.methods = [trainer.method for trainer in trainers]
         self.show = Progress(shown)
         self.stop = StopRequest(alone=self.first.processes.count == 1)
         self.saving_took = 0.0
         self.last_saved = time.monotonic()
-
-    @contextmanager
-    def _opened(self, seeds: Sequence[int]) -> Iterator[None]:
-        methods = [trainer.method for trainer in self.trainers]
-        with self.engine.opened(methods, seeds), self.stop, self.show:
-            yield
 
     def fit(
         self, train: Dataset, valid: Dataset, resumes: Callable[[Trainer], bool]
@@ -248,7 +243,8 @@ class _Loop:
             raise ValueError("training needs at least one training and one validation instance")
         if self.first.views is not None:
             train = self.first.views.training(train)
-        with self._opened([trainer.seed for trainer in self.trainers]):
+        seeds = [trainer.seed for trainer in self.trainers]
+        with self.engine.opened(self.methods, seeds), self.stop, self.show:
             for index, trainer in enumerate(self.trainers):
                 trainer.state = TrainingState(trainer)
                 with self.engine.own(index):
@@ -257,12 +253,9 @@ class _Loop:
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:
                 # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
-                place = min((state.position.stage, state.position.step) for state in going.values())
-                group = {
-                    index: state
-                    for index, state in going.items()
-                    if (state.position.stage, state.position.step) == place
-                }
+                places = {i: (state.position.stage, state.position.step) for i, state in going.items()}
+                first = min(places.values())
+                group = {index: state for index, state in going.items() if places[index] == first}
                 for index, outcome in self._fit_stage(group, train, valid).items():
                     del going[index]
                     yield index, outcome
@@ -274,7 +267,7 @@ class _Loop:
             data = self.first.views.training(data)
         if not state.optimizers:
             state.prepare(self.engine)
-        with self._opened([state.seed()]):
+        with self.engine.opened(self.methods, [state.seed()]), self.stop, self.show:
             self.engine.begin([state.job], [0], data)
             diverged = self._run_epoch({0: state}, data)
             self.engine.finish()
@@ -299,7 +292,10 @@ class _Loop:
             metrics = dict(zip(group, self.engine.evaluate(valid, self.first.views), strict=True))
             for index, state in left.items():
                 state.close_epoch(metrics[index])
-            self._show_epoch(left)
+            monitor, positions = self.first.monitor, [state.position for state in left.values()]
+            values = [position.history[-1][monitor] for position in positions]
+            bests = [position.best for position in positions if position.best is not None]
+            self.show.epoch(monitor, fmean(values), fmean(bests))
             if self.first.processes.any(self.stop.requested):
                 self._interrupt(left)
             if self._save_is_due():
@@ -309,7 +305,7 @@ class _Loop:
         for index, state in group.items():
             if index not in diverged and not state.goes_on:
                 state.close_stage()
-                if state.has_ended:
+                if state.position.stage == len(state.stages):
                     state.method.eval()
                     outcomes[index] = state.position.history
                 else:
@@ -368,13 +364,6 @@ class _Loop:
                 self._save(left)
         return diverged
 
-    def _show_epoch(self, group: Mapping[int, TrainingState]) -> None:
-        """Show the mean of the metrics."""
-        monitor, positions = self.first.monitor, [state.position for state in group.values()]
-        values = [position.history[-1][monitor] for position in positions]
-        bests = [position.best for position in positions if position.best is not None]
-        self.show.epoch(monitor, sum(values) / len(values), sum(bests) / len(bests))
-
     def _save_is_due(self) -> bool:
         if self.first.checkpoint is None:
             return False
@@ -396,7 +385,8 @@ class _Loop:
         if checkpoint is not None:
             many = f"; the progress of {len(group)} runs is saved"
             where = many if len(group) > 1 else f"; progress is saved in {checkpoint}"
-        place = next(iter(group.values())).position.place
+        position = next(iter(group.values())).position
+        place = f"at epoch {position.epoch + 1}" if position.step else f"after epoch {position.epoch}"
         raise Interrupted(f"stopped {place}{where}", checkpoint)
 
 

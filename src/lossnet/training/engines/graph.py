@@ -19,20 +19,25 @@ __all__ = ["Graph", "GraphRunner", "make_capturable"]
 
 
 class Graph(Eager):
-    """Takes the steps of one training as CUDA graphs, where its optimizers can be captured."""
+    """Takes steps as CUDA graphs, where optimizers can be captured; on a CPU one by one."""
 
     def prepare(self, optimizer: Optimizer) -> None:
-        make_capturable(optimizer, self.device)
+        if self.device.type == "cuda":
+            make_capturable(optimizer, self.device)
 
     def runner(self) -> RunBatch:
-        return graphed(self.take_steps, [*self.jobs[0].optimizers.values()])
+        if self.device.type != "cuda":
+            return self.take_steps
+        optimizers = [optimizer for job in self.jobs for optimizer in job.optimizers.values()]
+        return graphed(self.take_steps, optimizers, self.generators)
+
+    def generators(self) -> Sequence[torch.Generator]:
+        """Return generators other than the device's own that have been drawn from."""
+        return ()
 
 
 def make_capturable(optimizer: Optimizer, device: torch.device) -> None:
-    """Let an optimizer's step be captured, if it is of a kind that can be.
-
-    A graph replays the step with whatever learning rate its tensor holds.
-    """
+    """Let an optimizer's step be captured, if it is of a kind that can be, with its rate in a tensor."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
