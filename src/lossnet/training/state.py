@@ -27,7 +27,7 @@ from lossnet.training.checkpoint import (
     restore_optimizer,
     unpack,
 )
-from lossnet.training.engines import Eager, Job
+from lossnet.training.engines.eager import Eager, Job
 from lossnet.training.tracking import flat
 from lossnet.trees import tree_map
 

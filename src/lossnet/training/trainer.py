@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet import scores
 from lossnet.methods.base import Method
-from lossnet.training.engines import Eager, Processes, Readings, Replicas, engine_for
+from lossnet.training.engines import Eager, Processes, Replicas, engine_for
+from lossnet.training.engines.eager import Readings
 from lossnet.training.engines.processes import launch
 from lossnet.training.engines.replicas import methods_blocker
 from lossnet.training.evaluation import Dataset, Views, arranged
@@ -157,7 +158,21 @@ class Trainer:
         if later:
             names = ", ".join(part.name for part in (stage, *later))
             raise ValueError(f"it trains in stages ({names}), each on all data: partial_fit is not supported")
-        return _Loop([self], self.engine, shown=False).pass_over(data)
+        loop, state = _Loop([self], self.engine, shown=False), self.state
+        if self.views is not None:
+            data = self.views.training(data)
+        if not state.optimizers:
+            state.prepare(self.engine)
+        with self.engine.opened([self.method], [state.seed()]), loop.stop:
+            self.engine.begin([state.job], [0], data)
+            diverged = loop.run_epoch({0: state}, data)
+            self.engine.finish()
+        if diverged:
+            raise diverged[0]
+        self.method.eval()
+        losses = {name: average["loss"] for name, average in state.position.averages().items()}
+        state.position.next_epoch()
+        return losses
 
 
 def stacking_blocker(trainers: Sequence[Trainer]) -> str | None:
@@ -203,11 +218,9 @@ def fit_together(
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> data = MultiLabelData.from_arrays(np.eye(6, dtype="float32"), np.eye(6)[:, :2] + np.eye(6)[:, 2:4])
-    >>> def trainer(seed):
-    ...     _ = torch.manual_seed(seed)
-    ...     method = CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2))
-    ...     return Trainer(method, seed=seed, max_epochs=2)
-    >>> ended = fit_together([trainer(0), trainer(1)], data, data, progress=False)
+    >>> methods = [CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2)) for _ in range(2)]
+    >>> trainers = [Trainer(method, seed=seed, max_epochs=2) for seed, method in enumerate(methods)]
+    >>> ended = fit_together(trainers, data, data, progress=False)
     >>> [(index, len(history)) for index, history in ended]
     [(0, 2), (1, 2)]
     """
@@ -229,7 +242,6 @@ class _Loop:
 
     def __init__(self, trainers: Sequence[Trainer], engine: Eager, shown: bool) -> None:
         self.trainers, self.engine, self.first = trainers, engine, trainers[0]
-        self.methods = [trainer.method for trainer in trainers]
         self.show = Progress(shown)
         self.stop = StopRequest(alone=self.first.processes.count == 1)
         self.saving_took = 0.0
@@ -243,8 +255,8 @@ class _Loop:
             raise ValueError("training needs at least one training and one validation instance")
         if self.first.views is not None:
             train = self.first.views.training(train)
-        seeds = [trainer.seed for trainer in self.trainers]
-        with self.engine.opened(self.methods, seeds), self.stop, self.show:
+        methods, seeds = zip(*((trainer.method, trainer.seed) for trainer in self.trainers), strict=True)
+        with self.engine.opened(methods, seeds), self.stop, self.show:
             for index, trainer in enumerate(self.trainers):
                 trainer.state = TrainingState(trainer)
                 with self.engine.own(index):
@@ -260,24 +272,6 @@ class _Loop:
                     del going[index]
                     yield index, outcome
 
-    def pass_over(self, data: Dataset) -> dict[str, float]:
-        """Run one epoch of the first training without validation; see `Trainer.pass_over`."""
-        state = self.first.state
-        if self.first.views is not None:
-            data = self.first.views.training(data)
-        if not state.optimizers:
-            state.prepare(self.engine)
-        with self.engine.opened(self.methods, [state.seed()]), self.stop, self.show:
-            self.engine.begin([state.job], [0], data)
-            diverged = self._run_epoch({0: state}, data)
-            self.engine.finish()
-        if diverged:
-            raise diverged[0]
-        state.method.eval()
-        losses = {name: average["loss"] for name, average in state.position.averages().items()}
-        state.position.next_epoch()
-        return losses
-
     def _fit_stage(
         self, group: Mapping[int, TrainingState], train: Dataset, valid: Dataset
     ) -> dict[int, Outcome]:
@@ -285,7 +279,7 @@ class _Loop:
         self.engine.begin([state.job for state in group.values()], list(group), train)
         diverged: dict[int, NonFiniteLoss] = {}
         while all(state.goes_on for state in group.values()) and not diverged:
-            diverged = self._run_epoch(group, train)
+            diverged = self.run_epoch(group, train)
             left = {index: state for index, state in group.items() if index not in diverged}
             if not left:
                 break
@@ -312,12 +306,11 @@ class _Loop:
                     state.prepare(self.engine)
         return outcomes
 
-    def _run_epoch(self, group: Mapping[int, TrainingState], train: Dataset) -> dict[int, NonFiniteLoss]:
+    def run_epoch(self, group: Mapping[int, TrainingState], train: Dataset) -> dict[int, NonFiniteLoss]:
         """Take the steps of an epoch, or its rest; return the trainings that diverged."""
         states, size, device = list(group.values()), self.first.batch_size, self.first.device
         orders = torch.stack([arranged(train, state.order(len(train)), size) for state in states])
-        # A batch's rows of one training after another's, on the host, which knows from them how long
-        # sentences are.
+        # A batch's rows of one training after another's, on the host, which looks up lengths of sentences.
         order = torch.cat([rows.flatten() for rows in orders.split(size, dim=1)])
         batches = (order.pin_memory() if device.type == "cuda" else order).split(size * len(states))
         self.engine.start_epoch([state.seed(1) for state in states], len(batches))
@@ -403,7 +396,7 @@ def _alone(checkpoint: Path | None) -> Processes:
 
 
 class StopRequest:
-    """In here Ctrl-C asks to stop after the current batch or validation; a second one stops at once.
+    """Context in which Ctrl-C asks to stop after the current batch or validation, and a second one stops.
 
     Launchers of several processes repeat the terminal's signal, so there a second one is ignored.
     """

@@ -12,23 +12,12 @@ from __future__ import annotations
 
 import torch
 
-from lossnet.training.engines.eager import Eager, Job, Readings
+from lossnet.training.engines.eager import Eager
 from lossnet.training.engines.graph import Graph
 from lossnet.training.engines.processes import Processes, Shared, joined, launched_rank
 from lossnet.training.engines.replicas import Replicas
 
-__all__ = [
-    "Eager",
-    "Graph",
-    "Job",
-    "Processes",
-    "Readings",
-    "Replicas",
-    "Shared",
-    "engine_for",
-    "joined",
-    "launched_rank",
-]
+__all__ = ["Eager", "Graph", "Processes", "Replicas", "Shared", "engine_for", "joined", "launched_rank"]
 
 
 def engine_for(device: torch.device, processes: Processes) -> Eager:

@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 
 class WholeBatchDraws(TorchFunctionMode):
-    """In here random functions draw for all ``instances`` and return the part from ``start`` to ``stop``.
+    """Mode in which random functions draw for all instances and return the part from ``start`` to ``stop``.
 
     Instances lie along the first axis, each with as many rows as the others.  Changed are `torch.bernoulli`,
     `multinomial`, `rand`, `randn`, `randint`, `rand_like` and `randn_like`, the methods ``bernoulli_``,

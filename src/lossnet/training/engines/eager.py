@@ -38,7 +38,7 @@ class Job(NamedTuple):
 
 
 class Eager:
-    """Takes the steps of one training as its method yields them; the base class of other engines.
+    """Engine that takes the steps of one training as its method yields them; base class of the others.
 
     `lossnet.training.Trainer` knows where training is and when it stops; an engine knows devices, random
     numbers, processes and how the steps of a batch run.  A training opens it once and then, for each stage,

@@ -19,7 +19,7 @@ __all__ = ["Graph", "GraphRunner", "make_capturable"]
 
 
 class Graph(Eager):
-    """Takes steps as CUDA graphs, where optimizers can be captured; on a CPU one by one."""
+    """Engine that takes steps as CUDA graphs, where optimizers can be captured; on a CPU one by one."""
 
     def prepare(self, optimizer: Optimizer) -> None:
         if self.device.type == "cuda":
@@ -59,7 +59,7 @@ def graphed(
 
 
 class GraphRunner:
-    """Run batches eagerly a few times, then capture all of a batch's updates as one graph and replay it.
+    """Runs batches eagerly a few times, then capture all of a batch's updates as one graph and replay it.
 
     Each shape of batches has its own graph, captured when the shape has been seen before.  Where capture is
     impossible (a method looks at its own progress), it warns once and continues eagerly.  Optimizers must be

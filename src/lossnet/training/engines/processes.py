@@ -144,7 +144,7 @@ class Processes:
 
 
 class Shared(Eager):
-    """Takes the steps of one training that several processes share."""
+    """Engine of one training that several processes share."""
 
     fused = False  # random numbers are drawn for the whole batch
 

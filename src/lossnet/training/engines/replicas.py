@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 26
 
 
 class Replicas(Graph):
-    """Takes the steps of several trainings at once; on a GPU as CUDA graphs."""
+    """Engine of several trainings at once; on a GPU as CUDA graphs."""
 
     @contextmanager
     def opened(self, methods: Sequence[Method], seeds: Sequence[int]) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Replicas(Graph):
         return meter.compute_each()
 
     def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what each replica predicts, ``(batch, R, labels)``."""
+        """Return each replica's predictions, ``(batch, R, labels)``."""
         count = len(self.jobs)
         masks = None if mask is None else mask.repeat(count, 1)
         together = self._stage.predict(x.repeat(count, 1), masks)
@@ -156,7 +156,7 @@ def _put(owner: Any, path: str, value: object) -> None:
 
 
 def _difference(first: Method, other: Method) -> str | None:
-    """Return what keeps two methods from being replicas of each other."""
+    """Return the first difference that keeps two methods from being replicas of each other."""
     if type(first) is not type(other) or first.space != other.space:
         return "method or labels"
     for name in first.stages()[0].networks:
