@@ -8,8 +8,11 @@ from lossnet.ops.adamw import reference_clipped_adamw
 from lossnet.ops.bernoulli import Bernoulli, reference_bernoulli
 from lossnet.ops.candidates import reference_candidate_batches
 from lossnet.ops.dense import reference_dense_layer
-from lossnet.ops.images import reference_mask_convolution
-from lossnet.ops.labels import reference_label_interaction, reference_weighted_sum
+from lossnet.ops.energies import (
+    reference_label_interaction,
+    reference_mask_convolution,
+    reference_weighted_sum,
+)
 
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
@@ -137,6 +140,7 @@ def test_the_reference_of_a_clipped_step_is_torchs(dtype, clip):
         expected = torch.nn.utils.clip_grad_norm_(theirs, clip)
         optimizer.step()
         numbers = [torch.tensor([value], dtype=dtype) for value in (0.03, 0.1, clip)]
-        norms = reference_clipped_adamw(own, gradients, *moments, steps, *numbers, (0.9, 0.999), 1e-8)
+        tensors = own, gradients, *moments, steps
+        norms = reference_clipped_adamw(tensors, *numbers, betas=(0.9, 0.999), eps=1e-8)
         torch.testing.assert_close(norms[0], expected)
         torch.testing.assert_close(own, [weight.detach() for weight in theirs])

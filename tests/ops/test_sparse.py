@@ -26,7 +26,7 @@ def test_different_sets_are_told_apart_and_equal_ones_are_not(shape):
 
 def known(y):
     """What is known of a tensor without a look at it."""
-    return _nonzeros.get(y, None)
+    return _nonzeros.get(y)
 
 
 def test_what_is_known_of_different_sets_is_what_a_look_at_them_says():
@@ -42,7 +42,7 @@ def drawn(steps=3, batch=4, count=50):
 
 
 def same_matrix(mine, other):
-    for name in ("row", "column", "value", "shape"):
+    for name in ("starts", "column", "value", "shape"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(other, name))
 
 
@@ -119,7 +119,7 @@ def inputs(values, rows=5, columns=60):
 def test_norms_of_gradients_of_weights_are_those_of_the_gradients(values, columns):
     x, weight = inputs(values, columns=columns), torch.randn(columns, 3, dtype=torch.float64).requires_grad_()
     (gradient,) = torch.autograd.grad(product(x, weight).pow(3).sum(), weight)
-    assert (_squares.get(gradient, None) is not None) == (columns == 60)
+    assert (_squares.get(gradient) is not None) == (columns == 60)
     assert gradient.square().sum() > 1e-3
     torch.testing.assert_close(squared_norm(gradient), gradient.square().sum())
     gradient.mul_(2)  # as clipping would

@@ -7,7 +7,7 @@ import torch
 
 from lossnet.ops import _triton, use_kernels
 from lossnet.ops.adamw import reference_clipped_adamw
-from lossnet.ops.labels import reference_label_interaction
+from lossnet.ops.energies import reference_label_interaction
 from lossnet.ops.losses import reference_contrast, reference_cross_entropy
 
 #: which the first product of a backward pass may say
@@ -114,7 +114,7 @@ def test_a_clipped_step(device, networks, clip):
         own = [[one.to(kind, copy=True) for one in part] for part in tensors]
         steps = [torch.full((networks,), 3.0, device=device, dtype=kind) for _ in shapes]
         for _ in range(2):
-            norms = step(*own, steps, *(one.to(kind) for one in options), (0.9, 0.999), 1e-8)
+            norms = step([*own, steps], *(one.to(kind) for one in options), betas=(0.9, 0.999), eps=1e-8)
         assert all((one == 5).all() for one in steps)
         results.append([*own[0], *own[2], *own[3], norms])
     for one, other in zip(*results, strict=True):

@@ -20,21 +20,11 @@ networks and methods call these functions and nothing faster.
 Triton kernels are off unless `use_kernels` or the environment's ``LOSSNET_KERNELS=1`` asks for them.
 """
 
-from lossnet.ops.adamw import (
-    adamw_fits,
-    clip_factor,
-    clipped_adamw,
-    fused_adamw,
-    is_fused_adamw,
-    norms_of_each,
-    scale_down,
-    total_norm,
-)
+from lossnet.ops.adamw import adamw_fits, clip_factor, clipped_adamw, total_norm
 from lossnet.ops.bernoulli import Bernoulli, dropout
 from lossnet.ops.candidates import candidate_batches
 from lossnet.ops.dense import dense_layer
-from lossnet.ops.images import mask_convolution
-from lossnet.ops.labels import label_interaction, weighted_sum
+from lossnet.ops.energies import label_interaction, mask_convolution, weighted_sum
 from lossnet.ops.losses import contrast, cross_entropy
 from lossnet.ops.precision import matmul_precision
 from lossnet.ops.switch import RNG_KEYS, accelerated, kernels_enabled, use_kernels
@@ -51,14 +41,10 @@ __all__ = [
     "cross_entropy",
     "dense_layer",
     "dropout",
-    "fused_adamw",
-    "is_fused_adamw",
     "kernels_enabled",
     "label_interaction",
     "mask_convolution",
     "matmul_precision",
-    "norms_of_each",
-    "scale_down",
     "total_norm",
     "use_kernels",
     "weighted_sum",

@@ -28,12 +28,12 @@ def reference_bernoulli(chances: Tensor, count: int) -> Tensor:
 
 
 class Bernoulli:
-    """Draws 1 with given chances ``(batch, *event)``, else 0, any number of times; 0 where a mask is.
+    """Sampler of independent zeros and ones.
 
     Args:
-        chances: of 1.
-        mask: of units that may be drawn, ``(batch, *event)``.
-        logits: whose sigmoid the chances are, for those who draw by logits.
+        chances: of 1, ``(batch, *event)``.
+        mask: units that may be 1, ``(batch, *event)``.
+        logits: of the chances, for kernels that draw by logits.
 
     >>> Bernoulli(torch.tensor([[0.0, 1.0]]))(3)
     tensor([[[0., 1.],
@@ -46,7 +46,7 @@ class Bernoulli:
 
     @classmethod
     def from_logits(cls, logits: Tensor, mask: Tensor | None = None) -> Bernoulli:
-        """Return draws with chances ``σ(l)``; NaN is never drawn, and met in log-probabilities."""
+        """Return a sampler with chances ``σ(l)``, which are 0 for NaN."""
         logits = logits.detach()
         return cls(torch.sigmoid(logits).nan_to_num(), mask, logits)
 
@@ -56,7 +56,7 @@ class Bernoulli:
         return drawn if self.mask is None else drawn.masked_fill(~self.mask.bool().unsqueeze(1), 0)
 
     def draw(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Return draws whatever the mask says."""
+        """Return draws without regard to the mask."""
         if self.chances.device.type != "cpu":
             return reference_bernoulli(self.chances, count).to(dtype)
         shape = (len(self.chances), count, *self.chances.shape[1:])
@@ -65,7 +65,7 @@ class Bernoulli:
         return torch.from_numpy(drawn if dtype == torch.bool else drawn.view(np.uint8)).to(dtype)
 
     def fill(self, out: Tensor) -> None:
-        """Put uniform numbers of [0, 1) into ``(batch, …)``, for those who compare them with the chances."""
+        """Fill a tensor ``(batch, …)`` with uniform numbers of [0, 1), to compare with the chances."""
         out.uniform_()
 
     @cached_property

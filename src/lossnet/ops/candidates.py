@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from lossnet.ops.bernoulli import Bernoulli
-from lossnet.ops.sparse import SPARSE_SHARE, note_ones, unbind
+from lossnet.ops.sparse import SPARSE_SHARE, unbind_sets
 from lossnet.ops.switch import rng_key
 
 __all__ = ["candidate_batches", "reference_candidate_batches"]
 
-#: label sets of several steps are drawn at once: so many numbers at most of all instances on a GPU …
+#: label sets of several steps are drawn at once: at most this many numbers for all instances on a GPU …
 AT_ONCE = 1 << 26
-#: … and of each instance on a CPU.  How many are drawn before other random numbers must not depend on the
-#: rows there: replicas and processes have more or less of them.
+#: … and for each instance on a CPU.  What is drawn before other random numbers must not depend on the number
+#: of rows there, in which replicas and processes differ.
 OF_EACH = 1 << 14
 
 
@@ -35,14 +35,14 @@ def candidate_batches(
 ) -> Iterator[Tensor]:
     """Yield the truth with fresh draws behind it, ``(batch, 1 + samples, *event)``, ``count`` times.
 
-    Label sets, which a `Bernoulli` sampler draws, are drawn for several steps at once, and on a CPU remember
-    where their ones are.
+    Label sets from a `Bernoulli` sampler are drawn for several steps at once; on a CPU it is noted where
+    their ones are.
 
     Args:
-        sampler: draws so many outputs of each instance, ``(batch, samples, *event)``.
+        sampler: draws a number of outputs of each instance, ``(batch, samples, *event)``.
         truth: ``(batch, *event)``.
         samples: ``K``.
-        count: how many batches.
+        count: number of batches.
 
     >>> always = Bernoulli(torch.tensor([[0.0, 1.0]]))
     >>> [batch.tolist() for batch in candidate_batches(always, torch.ones(1, 2), samples=1, count=2)]
@@ -58,21 +58,16 @@ def candidate_batches(
     size = samples * (truth.shape[1] if on_cpu else truth.numel())
     together = max(1, (OF_EACH if on_cpu else AT_ONCE) // max(1, size))
     for begun in range(0, count, together):
-        now = min(together, count - begun)
-        yield from (_sets if on_cpu else _on_device)(sampler, truth, samples, now)
-
-
-def _sets(sampler: Bernoulli, truth: Tensor, samples: int, count: int) -> tuple[Tensor, ...]:
-    """Draw label sets for ``count`` steps on a CPU."""
-    drawn = sampler(count * samples, torch.bool)
-    return beside(truth, drawn.unflatten(1, (count, samples)).transpose(0, 1), sampler.chances.dtype)
+        steps = min(together, count - begun)
+        if on_cpu:
+            drawn = sampler(steps * samples, torch.bool).unflatten(1, (steps, samples))
+            yield from beside(truth, drawn.transpose(0, 1), sampler.chances.dtype)
+        else:
+            yield from _on_device(sampler, truth, samples, steps)
 
 
 def beside(truth: Tensor, drawn: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return label sets ``(steps, batch, K, labels)`` with the truth in front, each step's by itself.
-
-    They are known by their ones, if these are few, and so need not be searched for them.
-    """
+    """Return label sets ``(steps, batch, K, labels)`` with the truth in front, each step's by itself."""
     steps, batch, count, labels = drawn.shape
     sets, ones = np.empty((steps, batch, 1 + count, labels), bool), truth != 0
     sets[..., 1:, :], sets[..., 0, :] = drawn.numpy(), ones.numpy()
@@ -80,12 +75,12 @@ def beside(truth: Tensor, drawn: Tensor, dtype: torch.dtype) -> tuple[Tensor, ..
     if not torch.equal(ones.to(truth.dtype), truth):  # it is no set
         candidates[..., 0, :] = truth
     elif np.count_nonzero(sets) <= SPARSE_SHARE * sets.size:
-        note_ones(candidates, np.flatnonzero(sets))
-    return unbind(candidates)
+        return unbind_sets(candidates, np.flatnonzero(sets))
+    return candidates.unbind()
 
 
 def _on_device(sampler: Bernoulli, truth: Tensor, samples: int, count: int) -> tuple[Tensor, ...]:
-    """Draw label sets where they belong: copies of so many numbers would take longer than drawing them."""
+    """Draw label sets where they are needed: copying them would take longer than drawing them."""
     if sampler.logits is not None and sampler.mask is None:
         key = rng_key(truth, sampler.logits)
         if key is not None:

@@ -34,16 +34,16 @@ def dense_layer(
 ) -> Tensor:
     """Return ``x Wᵀ + b``, ``(…, outputs)``, or ``x W + b`` for transposed weights.
 
-    ``R`` networks side by side have weights and biases with a first axis of that length, and each its part of
-    the rows, ``(R·b, …, inputs)``.  The result can be differentiated any number of times.
+    Weights and biases of ``R`` networks side by side have a first axis of that length; each network has its
+    part of the rows, ``(R·b, …, inputs)``.  The result can be differentiated any number of times.
 
     Args:
-        x: inputs ``(…, inputs)``, or a matrix of them in CSR layout, which gets no gradient.
+        x: inputs ``(…, inputs)``, or a matrix in CSR layout, which gets no gradient.
         weight: ``(outputs, inputs)``, or ``(inputs, outputs)`` where it is ``transposed``.
         bias: ``(outputs,)``.
-        transposed: how weights lie.
+        transposed: the order of the weights' axes.
         training: whether transposed weights are learned from these inputs, so that it pays to look, on a CPU,
-            for constant inputs that are mostly zeros: they cost as much time as they have other values.
+            for constant inputs that are mostly zeros.
 
     >>> dense_layer(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[11.]])
@@ -52,7 +52,9 @@ def dense_layer(
     if x.shape[-1] != inputs:
         raise ValueError(f"inputs have {x.shape[-1]} features; this layer takes {inputs}")
     if weight.dim() == 3:
-        return _side_by_side(x, weight, bias, transposed)
+        rows, batched = x.reshape(len(weight), -1, inputs), _batched if transposed else _Product.apply
+        out: Tensor = batched(rows, weight, bias)
+        return out.view(*x.shape[:-1], out.shape[-1])
     if not transposed:
         return F.linear(x, weight, bias)
     if x.layout == torch.sparse_csr or training:
@@ -66,15 +68,8 @@ def dense_layer(
     return x @ weight if bias is None else x @ weight + bias
 
 
-def _side_by_side(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    rows = x.reshape(len(weight), -1, x.shape[-1])
-    if not transposed:
-        out: Tensor = _Product.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
-    elif bias is None:
-        out = torch.bmm(rows, weight)
-    else:
-        out = torch.baddbmm(bias.unsqueeze(1), rows, weight)
-    return out.view(*x.shape[:-1], out.shape[-1])
+def _batched(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 class _Product(torch.autograd.Function):
@@ -83,9 +78,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+        return _batched(x, weight.mT, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

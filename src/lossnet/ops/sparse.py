@@ -1,67 +1,91 @@
-"""Products with what is mostly zeros: inputs with few features, sets of few labels.
+"""Products with matrices of mostly zeros: inputs with few features, sets of few labels.
 
-A product ``X W`` with a sparse ``X`` reads the rows of ``W`` for what is not zero and no others, and its
-gradient ``Xᵀ D`` is as cheap.  Both are sums of few rows of a matrix, which PyTorch has as
-`torch.nn.functional.embedding_bag`.  All results can be differentiated any number of times.
+A product ``X W`` with a sparse ``X`` reads only the rows of ``W`` for what is not zero, and its gradient
+``Xᵀ D`` is as cheap.  Both are sums of few rows of a matrix, as `torch.nn.functional.embedding_bag` computes
+them.  All results can be differentiated any number of times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from lossnet.ops.side_table import SideTable
 from lossnet.ops.switch import inside_transform
 
-__all__ = ["SPARSE_SHARE", "Sparse", "distinct", "nonzeros", "note_ones", "product", "squared_norm", "unbind"]
+__all__ = ["SPARSE_SHARE", "Sparse", "distinct", "nonzeros", "product", "squared_norm", "unbind_sets"]
 
 #: up to this share of values that are not zero, sums of rows are faster than a dense product
 SPARSE_SHARE = 0.1
 
+T = TypeVar("T")
+
+
+class SideTable(Generic[T]):
+    """Values of tensors, kept while the tensor lives and is not changed in place.
+
+    >>> table, x = SideTable[str](), torch.zeros(2)
+    >>> table.set(x, "zeros")
+    >>> table.get(x)
+    'zeros'
+    >>> table.get(x.add_(1))
+    """
+
+    def __init__(self) -> None:
+        self._entries: MutableMapping[Tensor, tuple[int, T]] = WeakTensorKeyDictionary()
+
+    def set(self, tensor: Tensor, value: T) -> None:
+        """Note a value; inference tensors are left out, since their changes are not counted."""
+        if not tensor.is_inference():
+            self._entries[tensor] = tensor._version, value
+
+    def get(self, tensor: Tensor) -> T | None:
+        """Return the value, or None if there is none or the tensor has changed since."""
+        entry = self._entries.get(tensor)
+        return None if entry is None or entry[0] != tensor._version else entry[1]
+
 
 def nonzeros(x: Tensor) -> Sparse | None:
-    """Return what is not zero in constant inputs on a CPU ``(…, inputs)``, as a matrix, if that is little.
+    """Return the nonzero values of constant inputs ``(…, inputs)`` on a CPU as a matrix, if they are few.
 
-    It is looked for once, since all steps on a batch read the same tensor.
+    A tensor is searched once, since all steps on a batch read the same one.
 
     >>> nonzeros(torch.eye(20)).column[:3]
     array([0, 1, 2])
     """
     if x.requires_grad or x.device.type != "cpu" or inside_transform():
         return None
-    known = _nonzeros.get(x, _UNKNOWN)
-    if known is _UNKNOWN:
-        known = _scan(x)
+    known = _nonzeros.get(x)
+    if known is None:
+        known = _scan(x) or _MANY
         _nonzeros.set(x, known)
-    return cast("Sparse | None", known)
+    return None if known is _MANY else known
 
 
-def note_ones(sets: Tensor, where: NDArray[np.int64]) -> None:
-    """Note where label sets ``(…, labels)`` have their ones: at these places, counted through all of them."""
-    _nonzeros.set(sets, _of_ones(where, (sets.shape[:-1].numel(), sets.shape[-1])))
+def unbind_sets(sets: Tensor, where: NDArray[np.int64]) -> tuple[Tensor, ...]:
+    """Return the parts along the first axis of label sets ``(parts, …, labels)``, and note their ones.
 
-
-def unbind(sets: Tensor) -> tuple[Tensor, ...]:
-    """Return the parts of a tensor along its first axis, of which as much is known as of the whole."""
-    parts, few = sets.unbind(), _nonzeros.get(sets, None)
-    if few is not None and few.value is None:
-        sizes = [few.shape[0] // len(parts)] * len(parts)
-        for index, (part, own) in enumerate(zip(parts, few.split(sizes), strict=True)):
-            _nonzeros.set(part, replace(own, part=(few, index, len(parts))))
+    ``where`` are the places of all ones, counted through all sets.
+    """
+    parts, size = sets.unbind(), sets[0].numel()
+    bounds = np.searchsorted(where, np.arange(len(parts) + 1) * size)
+    for index, (part, (start, stop)) in enumerate(zip(parts, pairwise(bounds.tolist()), strict=True)):
+        own = where[start:stop] - index * size
+        _nonzeros.set(part, _of_ones(own, (size // sets.shape[-1], sets.shape[-1])))
     return parts
 
 
 def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the different ones among candidates ``(batch, K, labels)``, ``(rows, labels)``, and the row of
-    each, ``(batch · K,)``; or the candidates themselves, where they are not sets of few labels.
+    """Return the distinct candidates of ``(batch, K, labels)``, ``(rows, labels)``, and the row of each of
+    them, ``(batch · K,)``; or the candidates and None, where they are not sets of few labels.
 
     >>> y = torch.eye(20)[torch.tensor([[3, 5, 3]])]
     >>> rows, places = distinct(y)
@@ -71,18 +95,21 @@ def distinct(y: Tensor) -> tuple[Tensor, Tensor | None]:
     few = nonzeros(y)
     if few is None or few.value is not None:
         return y, None
-    different = few.distinct()
-    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(different.rows))
-    _nonzeros.set(rows, different.matrix)
-    return rows, torch.from_numpy(different.places)
+    where, places, matrix = few.distinct()
+    rows = y.reshape(few.shape).index_select(0, torch.from_numpy(where))
+    _nonzeros.set(rows, matrix)
+    return rows, torch.from_numpy(places)
 
 
-class SparseProduct(torch.autograd.Function):
-    """``X W`` ``(rows, outputs)`` for a constant sparse ``X`` and ``W`` ``(inputs, outputs)``.
+def product(x: Sparse, weight: Tensor, dense: Tensor | None = None) -> Tensor:
+    """Return ``X W`` ``(rows, outputs)`` for a constant ``X`` and ``W`` ``(inputs, outputs)``.
 
-    ``dense`` is ``X`` as a tensor, where there is one, for those who read the graph.
+    ``dense`` is ``X`` as a tensor, if there is one, for `lossnet.hypergradient`, which reads the graph.
     """
+    return cast("Tensor", _Product.apply(x, weight, dense))  # type: ignore[no-untyped-call]
 
+
+class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Sparse, weight: Tensor, dense: Tensor | None) -> Tensor:
         ctx.sparse_input, ctx.constant_input = x, dense
@@ -90,36 +117,19 @@ class SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
-        if not torch.is_grad_enabled():  # nobody will differentiate it again
-            return None, _weight_gradient(ctx.sparse_input, gradient), None
-        return None, _TransposedProduct.apply(ctx.sparse_input, gradient), None  # type: ignore[no-untyped-call]
-
-
-def _weight_gradient(x: Sparse, gradient: Tensor) -> Tensor:
-    """Return ``Xᵀ D``; its norm is noted where it has many more rows than ``D``."""
-    product = x.columns.of(gradient)
-    if x.shape[0] ** 2 <= x.shape[1]:
-        # ‖Xᵀ D‖² = Σ (X Xᵀ) ∘ (D Dᵀ), of few numbers
-        gram = x.gram.to(gradient.dtype)
-        _squares.set(product, torch.dot(gram.view(-1), (gradient @ gradient.T).view(-1)))
-    return product
-
-
-def squared_norm(gradient: Tensor) -> Tensor:
-    """Return ``‖g‖²``, ``()``, of any tensor; quick for the gradient of a product's weights.
-
-    >>> squared_norm(torch.tensor([[3.0, 4.0]]))
-    tensor(25.)
-    """
-    square = _squares.get(gradient, None)
-    if square is None:
-        flat = gradient.reshape(-1)
-        square = torch.dot(flat, flat)
-    return square
+        x: Sparse = ctx.sparse_input
+        if torch.is_grad_enabled():  # it may be differentiated again
+            return None, _TransposedProduct.apply(x, gradient), None  # type: ignore[no-untyped-call]
+        of_weight = x.columns.of(gradient)
+        if x.shape[0] ** 2 <= x.shape[1]:
+            # ‖Xᵀ D‖² = Σ (X Xᵀ) ∘ (D Dᵀ), of few numbers
+            gram = x.gram.to(gradient.dtype)
+            _squares.set(of_weight, torch.dot(gram.view(-1), (gradient @ gradient.T).view(-1)))
+        return None, of_weight, None
 
 
 class _TransposedProduct(torch.autograd.Function):
-    """``Xᵀ D`` ``(inputs, outputs)`` for ``D`` ``(rows, outputs)``: the adjoint of `SparseProduct`."""
+    """``Xᵀ D`` ``(inputs, outputs)`` for ``D`` ``(rows, outputs)``: the adjoint of `_Product`."""
 
     @staticmethod
     def forward(ctx: Any, x: Sparse, gradient: Tensor) -> Tensor:
@@ -131,12 +141,20 @@ class _TransposedProduct(torch.autograd.Function):
         return None, product(ctx.x, direction)
 
 
-def product(x: Sparse, weight: Tensor, dense: Tensor | None = None) -> Tensor:
-    """``X W`` ``(rows, outputs)`` for ``W`` ``(inputs, outputs)``; see `SparseProduct` for ``dense``."""
-    return cast("Tensor", SparseProduct.apply(x, weight, dense))  # type: ignore[no-untyped-call]
+def squared_norm(gradient: Tensor) -> Tensor:
+    """Return ``‖g‖²``, ``()``, of any tensor; it is known already for the gradient of a product's weights.
+
+    >>> squared_norm(torch.tensor([[3.0, 4.0]]))
+    tensor(25.)
+    """
+    square = _squares.get(gradient)
+    if square is None:
+        flat = gradient.reshape(-1)
+        square = torch.dot(flat, flat)
+    return square
 
 
-class _Sums(NamedTuple):
+class RowSums(NamedTuple):
     """Which rows of a matrix are summed: those at ``indices[starts[i]:starts[i + 1]]``, times ``values``."""
 
     indices: Tensor
@@ -144,131 +162,89 @@ class _Sums(NamedTuple):
     values: Tensor | None
 
     def of(self, matrix: Tensor) -> Tensor:
-        """The sums, ``(sums, width)``, of rows of ``(rows, width)``."""
+        """Return the sums, ``(sums, width)``, of rows of ``(rows, width)``."""
         values = None if self.values is None else self.values.to(matrix.dtype)
         mode, last = 0, True  # sums; the last start is where all end
         matrix = matrix.contiguous()
         return torch.embedding_bag(matrix, self.indices, self.starts, False, mode, False, values, last)[0]
 
 
-class Distinct(NamedTuple):
-    """Different rows: where they are, ``(k,)``; which of them each of all rows is, ``(m,)``; just these."""
-
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
-    matrix: Sparse
-
-
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A constant matrix ``(m, n)``: where it is not zero, row after row; the values, if some are not 1.
+    """A constant matrix ``(m, n)`` in CSR layout.
 
-    It may be a ``part`` of another, the second of three equal ones, say: ``(other, 1, 3)``.
+    Args:
+        starts: where each row starts in ``column``, and the end of all, ``(m + 1,)``.
+        column: of each value.
+        value: None if all are 1; `take` and `distinct` are for such matrices.
+        shape: ``(m, n)``.
     """
 
-    row: NDArray[np.int64]
+    starts: NDArray[np.int64]
     column: NDArray[np.int64]
     value: NDArray[Any] | None
     shape: tuple[int, int]
-    part: tuple[Sparse, int, int] | None = None
 
     @cached_property
-    def rows(self) -> _Sums:
+    def rows(self) -> RowSums:
         """``X R`` as sums of rows of ``R``."""
-        return self._sums(self.row, self.column, self.value, self.shape[0])
+        value = None if self.value is None else torch.from_numpy(self.value)
+        return RowSums(torch.from_numpy(self.column), torch.from_numpy(self.starts), value)
 
     @cached_property
-    def columns(self) -> _Sums:
+    def columns(self) -> RowSums:
         """``Xᵀ D`` as sums of rows of ``D``."""
         # NumPy sorts small numbers several times faster.
         keys = self.column.astype(np.uint16) if self.shape[1] <= 1 << 16 else self.column
         order = np.argsort(keys, kind="stable")
-        value = None if self.value is None else self.value[order]
-        return self._sums(self.column, self.row[order], value, self.shape[1])
+        row = np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
+        starts = np.zeros(self.shape[1] + 1, np.int64)
+        np.cumsum(np.bincount(self.column, minlength=self.shape[1]), out=starts[1:])
+        value = None if self.value is None else torch.from_numpy(self.value[order])
+        return RowSums(torch.from_numpy(row[order]), torch.from_numpy(starts), value)
 
     @cached_property
     def gram(self) -> Tensor:
         """``X Xᵀ``, ``(m, m)``."""
         return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
-    def split(self, sizes: Sequence[int]) -> Iterator[Sparse]:
-        """Its rows in parts of these sizes, for a matrix of ones."""
-        ends = np.cumsum([0, *sizes])
-        places = np.searchsorted(self.row, ends)
-        bounds = zip(pairwise(ends.tolist()), pairwise(places.tolist()), strict=True)
-        for (first, last), (start, stop) in bounds:
-            shape = (last - first, self.shape[1])
-            yield Sparse(self.row[start:stop] - first, self.column[start:stop], None, shape)
+    def take(self, rows: NDArray[np.int64]) -> Sparse:
+        """Return some of its rows, ``(k, n)``."""
+        counts = self.starts[rows + 1] - self.starts[rows]
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
+        return Sparse(starts, self.column[places], None, (len(rows), self.shape[1]))
 
-    def distinct(self) -> Distinct:
-        """Its rows without those that are equal to others, for a matrix of ones.
+    def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
+        """Return where its distinct rows are, ``(k,)``; which of them each row is, ``(m,)``; and these rows.
 
-        Rows are known by the sums of 64 random bits for each of their ones, so that one of 10¹³ matrices
+        Rows are compared by the sums of 64 random bits for each of their ones, so that one of 10¹³ matrices
         with a thousand rows has two that are taken for equal and are not.
         """
-        whole, index, count = self.part or (self, 0, 1)
-        if count not in whole._distinct:  # of all parts in the time of one
-            whole._distinct[count] = whole._distinct_in(count)
-        return whole._distinct[count][index]
-
-    @cached_property
-    def _distinct(self) -> dict[int, list[Distinct]]:
-        """What is known of so many parts of equal size."""
-        return {}
-
-    def _distinct_in(self, parts: int) -> list[Distinct]:
         sums = np.zeros(len(self.column) + 1, np.uint64)
         np.cumsum(_bits(self.shape[1])[self.column], out=sums[1:])
-        starts = self.rows.starts.numpy()
-        keys = (sums[starts[1:]] - sums[starts[:-1]]).reshape(parts, -1)
-        order = np.argsort(keys, axis=1)
-        ordered = np.take_along_axis(keys, order, 1)
-        new = np.ones(keys.shape, bool)
-        np.not_equal(ordered[:, 1:], ordered[:, :-1], out=new[:, 1:])
-        places = np.empty(keys.shape, np.int64)
-        np.put_along_axis(places, order, np.cumsum(new, 1) - 1, 1)
-        counts = new.sum(1)
-        rows = order[new]
-        all_rows = self.take(rows + np.repeat(keys.shape[1] * np.arange(parts), counts))
-        found = zip(np.split(rows, np.cumsum(counts)[:-1]), places, all_rows.split(counts), strict=True)
-        return [Distinct(*each) for each in found]
-
-    def take(self, rows: NDArray[np.int64]) -> Sparse:
-        """Some of its rows, ``(k, n)``, for a matrix of ones."""
-        starts = self.rows.starts.numpy()
-        counts = starts[rows + 1] - starts[rows]
-        row = np.repeat(np.arange(len(rows)), counts)
-        begins = np.cumsum(counts) - counts
-        return Sparse(
-            row,
-            self.column[np.arange(len(row)) + (starts[rows] - begins)[row]],
-            None,
-            (len(rows), self.shape[1]),
-        )
-
-    @staticmethod
-    def _sums(
-        sums: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[Any] | None, count: int
-    ) -> _Sums:
-        starts = np.zeros(count + 1, np.int64)
-        np.cumsum(np.bincount(sums, minlength=count), out=starts[1:])
-        weights = None if values is None else torch.from_numpy(values)
-        return _Sums(torch.from_numpy(indices), torch.from_numpy(starts), weights)
+        keys = np.diff(sums[self.starts])
+        order = np.argsort(keys)  # `np.unique` would sort stably, which takes longer
+        ordered, new = keys[order], np.ones(len(keys), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+        places = np.empty(len(keys), np.int64)
+        places[order] = np.cumsum(new) - 1
+        return order[new], places, self.take(order[new])
 
 
 @cache
 def _bits(count: int) -> NDArray[np.uint64]:
-    """64 random bits for each column, always the same."""
+    """Return 64 random bits for each column, always the same."""
     return np.random.default_rng(count).integers(2**64, size=count, dtype=np.uint64)
 
 
 def _scan(x: Tensor) -> Sparse | None:
     shape = (x.shape[:-1].numel(), x.shape[-1])
     if x.layout == torch.sparse_csr:
-        counts = np.diff(x.crow_indices().numpy())
-        row = np.repeat(np.arange(shape[0]), counts)
-        column, value = x.col_indices().numpy().astype(np.int64), _numpy(x.values())
-        return Sparse(row, column, None if (value == 1).all() else value, shape)
+        starts, column = (part.numpy().astype(np.int64) for part in (x.crow_indices(), x.col_indices()))
+        value = _numpy(x.values())
+        return Sparse(starts, column, None if (value == 1).all() else value, shape)
     flat = _numpy(x.detach().reshape(-1))
     places = flat != 0
     if np.count_nonzero(places) > SPARSE_SHARE * flat.size:
@@ -285,13 +261,13 @@ def _numpy(x: Tensor) -> NDArray[Any]:
 
 
 def _of_ones(where: NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
-    """A matrix with ones at these places, row after row."""
-    row = where // max(shape[1], 1)
-    return Sparse(row, where - row * shape[1], None, shape)
+    """Return a matrix with ones at these places, row after row."""
+    starts = np.searchsorted(where, np.arange(shape[0] + 1) * shape[1])
+    return Sparse(starts, where % max(shape[1], 1), None, shape)
 
 
-_UNKNOWN = object()
-#: what is not zero in tensors; None for those that have too much
-_nonzeros = SideTable[Sparse | None]()
+#: stands for tensors that are not sparse
+_MANY = Sparse(np.zeros(1, np.int64), np.zeros(0, np.int64), None, (0, 0))
+_nonzeros = SideTable[Sparse]()
 #: squared norms of gradients
 _squares = SideTable[Tensor]()

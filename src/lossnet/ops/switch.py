@@ -1,7 +1,7 @@
 """Whether Triton kernels are used.
 
 They are opt-in: whole runs with and without them have not been compared yet.  Where they are asked for and
-cannot be had, a warning says why, and the references do the work.
+cannot run, a warning says why, and the references do the work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
-from types import TracebackType
+from itertools import count
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,9 +52,7 @@ class use_kernels:  # noqa: N801 (a function to its callers, as torch.set_grad_e
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _enabled
         _enabled = self._before
 
@@ -70,19 +69,11 @@ def _missing() -> str | None:
     return None if torch.cuda.is_available() else "there is no GPU"
 
 
-class _Step:
-    """What kernels may rely on in a batch's steps."""
+class _Step(NamedTuple):
+    """The random keys ``(R,)`` of a batch's steps, and whether the truth is made of ones and zeros."""
 
-    def __init__(self, rng_keys: Tensor, truth_is_sets: bool) -> None:
-        self.rng_keys, self.truth_is_sets = rng_keys, truth_is_sets
-        self._taken = 0
-
-    def rng_key(self) -> Tensor:
-        """Return the next random key of each network, ``(R,)``."""
-        again, index = divmod(self._taken, self.rng_keys.shape[1])
-        self._taken += 1
-        key = self.rng_keys[:, index]
-        return key + again * 0x9E3779B97F4A7C15 % (1 << 62) if again else key
+    keys: Iterator[Tensor]
+    truth_is_sets: bool
 
 
 _step: ContextVar[_Step | None] = ContextVar("step", default=None)
@@ -93,14 +84,21 @@ def accelerated(rng_keys: Tensor | None, truth_is_sets: bool = True) -> Iterator
     """Let kernels do the steps of a batch in here, if they are switched on.
 
     Args:
-        rng_keys: what ``R`` networks side by side draw from, ``(R, n)``, int64; None for no kernels.
+        rng_keys: random keys ``(R, n)`` of ``R`` networks side by side, int64; None for no kernels.
         truth_is_sets: whether the truth is made of ones and zeros.
     """
-    token = _step.set(None if rng_keys is None or not _enabled else _Step(rng_keys, truth_is_sets))
+    token = _step.set(None if rng_keys is None or not _enabled else _Step(_endless(rng_keys), truth_is_sets))
     try:
         yield
     finally:
         _step.reset(token)
+
+
+def _endless(rng_keys: Tensor) -> Iterator[Tensor]:
+    """Yield the keys ``(R,)`` of each column, and then others that are computed from them."""
+    for again in count():
+        for key in rng_keys.unbind(1):
+            yield key + again * 0x9E3779B97F4A7C15 % (1 << 62) if again else key
 
 
 def kernels_fit(*tensors: Tensor) -> bool:
@@ -111,7 +109,7 @@ def kernels_fit(*tensors: Tensor) -> bool:
 def rng_key(*tensors: Tensor) -> Tensor | None:
     """Return random keys ``(R,)`` for a kernel that draws label sets, or None where it may not."""
     step = _step.get()
-    return step.rng_key() if step is not None and step.truth_is_sets and _fit(tensors) else None
+    return next(step.keys) if step is not None and step.truth_is_sets and _fit(tensors) else None
 
 
 def _fit(tensors: tuple[Tensor, ...]) -> bool:
@@ -124,7 +122,7 @@ def _fit(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def inside_transform() -> bool:
-    """Return True where one tensor stands for many, inside ``vmap``, or for none, in code being compiled."""
+    """Return True inside ``vmap``, where one tensor stands for many, and in code that is being compiled."""
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 

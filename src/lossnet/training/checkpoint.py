@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from lossnet.trees import tree_map
 __all__ = [
     "Checkpoint",
     "CheckpointError",
-    "nested",
     "optimizer_state",
     "pack",
     "rate_tensors_kept",
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 FORMAT = 3
-#: what an optimizer's groups have that depends on where it runs
+#: options of an optimizer's groups that depend on where it runs
 _DEVICE = ("params", "capturable", "foreach", "fused", "differentiable")
 
 
@@ -52,11 +51,11 @@ class Checkpoint:
     {'epoch': 3}
     """
 
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
 
     def save(self, path: Path) -> None:
-        """Write beside ``path`` first and then renames, so that a kill leaves the old file or the new."""
+        """Write a file beside ``path`` and rename it, so that a kill leaves the old file or the new."""
         # Copies, because safetensors refuses tensors that share memory or are transposed.
         tensors = {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -74,32 +73,25 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read a checkpoint, or say what is wrong with it."""
+        """Read a checkpoint, or raise a `CheckpointError`."""
         if not path.is_file():
             raise CheckpointError(f"{path}: no checkpoint here; start without resuming")
         try:
             with safe_open(path, framework="pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if header.get("format") != str(FORMAT):
-                raise CheckpointError(
-                    f"{path}: written in format {header.get('format')}, this version reads {FORMAT}"
-                )
+            written = header.get("format")
+            if written != str(FORMAT):
+                raise CheckpointError(f"{path}: written in format {written}, this version reads {FORMAT}")
             return cls(tensors, json.loads(header["state"]))
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-            raise CheckpointError(
-                f"{path}: damaged or not a checkpoint ({error}); delete it and start again"
-            ) from error
+            what = f"damaged or not a checkpoint ({error})"
+            raise CheckpointError(f"{path}: {what}; delete it and start again") from error
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with ``prefix/``, without it."""
         start = prefix + "/"
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
-
-
-def nested(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the same tensors under ``prefix/``."""
-    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -139,13 +131,13 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state, learning rates as numbers wherever it keeps them."""
+    """Return an optimizer's state, with learning rates as numbers."""
     content = optimizer.state_dict()
     return {**content, "param_groups": [tree_map(float, group) for group in content["param_groups"]]}
 
 
 def restore_optimizer(optimizer: Optimizer, content: Mapping[str, Any]) -> None:
-    """Put back what `optimizer_state` took out, perhaps on another device."""
+    """Load what `optimizer_state` returned, perhaps on another device."""
     groups = [
         {**saved, **{name: own[name] for name in _DEVICE if name in own}}
         for saved, own in zip(content["param_groups"], optimizer.state_dict()["param_groups"], strict=True)

@@ -1,16 +1,14 @@
-"""What a person sees while a model trains."""
+"""A progress bar for training."""
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-__all__ = ["Progress", "silent"]
+__all__ = ["Progress"]
 
 
 class Progress:
@@ -28,35 +26,24 @@ class Progress:
             transient=True,
         )
         self._task = self._bar.add_task("", values="")
-        self._metric = ""
-        self._values = ""
+        self._metric, self._values = "", ""
         self._shown_at = 0.0
         self.shown = shown
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> None:
         self._bar.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.shown:  # a bar that is off would still print an empty line before rich 14.3
             self._bar.stop()
 
     def start_epoch(self, stage: str, epoch: int, epochs: int, batches: int, done: int) -> None:
-        """A new epoch of ``batches`` batches, ``done`` of them already behind us."""
-        self._bar.update(
-            self._task,
-            description=f"{stage}: epoch {epoch + 1}/{epochs}",
-            total=batches,
-            completed=done,
-        )
+        """Show a new epoch of ``batches`` batches, of which ``done`` have been taken."""
+        description = f"{stage}: epoch {epoch + 1}/{epochs}"
+        self._bar.update(self._task, description=description, total=batches, completed=done)
 
     def step(self, done: int, averages: dict[str, dict[str, float]]) -> None:
-        """``done`` batches are behind us, with these mean losses and gradient norms."""
+        """Show that ``done`` batches have been taken, with these mean losses and gradient norms."""
         if not self.shown or time.monotonic() - self._shown_at < 0.1:
             return
         self._shown_at = time.monotonic()
@@ -66,14 +53,7 @@ class Progress:
         )
         self._bar.update(self._task, completed=done, values=f"{self._values}  {self._metric}")
 
-    def epoch(self, entry: dict[str, Any], monitor: str, best: float | None) -> None:
-        """An epoch is over, with this history entry."""
-        self._metric = f"valid {monitor} {entry[monitor]:.4f}"
-        if best is not None:
-            self._metric += f" (best {best:.4f})"
+    def epoch(self, monitor: str, value: float, best: float) -> None:
+        """Show an epoch's validation metric and the best so far."""
+        self._metric = f"valid {monitor} {value:.4f} (best {best:.4f})"
         self._bar.update(self._task, values=f"{self._values}  {self._metric}")
-
-
-def silent() -> Progress:
-    """A progress bar that shows nothing."""
-    return Progress(shown=False)

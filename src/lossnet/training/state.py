@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,13 @@ from lossnet.methods.base import Stage
 from lossnet.training.checkpoint import (
     Checkpoint,
     CheckpointError,
-    nested,
     optimizer_state,
     pack,
     rate_tensors_kept,
     restore_optimizer,
     unpack,
 )
-from lossnet.training.engines import Engine, Job
+from lossnet.training.engines.eager import Eager, Job
 from lossnet.training.tracking import flat
 from lossnet.trees import tree_map
 
@@ -43,15 +42,13 @@ class NonFiniteLoss(ArithmeticError):  # noqa: N818
 
 
 class Callback(Protocol):
-    """What is told of epochs: any callable that takes a history entry.
+    """Any callable that takes the history entry of an epoch; it ends the stage by returning True.
 
-    It ends the stage, as patience does, by returning True.  One with ``state_dict()`` and
-    ``load_state_dict()`` is part of checkpoints: its state may have tensors, numbers, strings, and lists,
-    tuples and dicts of them.
+    One with ``state_dict()`` and ``load_state_dict()`` is part of checkpoints: its state may have tensors,
+    numbers, strings, and lists, tuples and dicts of them.
     """
 
-    def __call__(self, entry: dict[str, Any], /) -> bool | None:
-        """Learn what an epoch came to, and perhaps ask to stop."""
+    def __call__(self, entry: dict[str, Any], /) -> bool | None: ...
 
 
 @dataclass
@@ -69,11 +66,6 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     spent: float = 0.0
-
-    @property
-    def place(self) -> str:
-        """In words."""
-        return f"at epoch {self.epoch + 1}" if self.step else f"after epoch {self.epoch}"
 
     def averages(self) -> dict[str, dict[str, float]]:
         """Return means of each network's loss, gradient norm and other readings in this epoch."""
@@ -106,11 +98,6 @@ class TrainingState:
         return self.stages[self.position.stage]
 
     @property
-    def has_ended(self) -> bool:
-        """Whether all stages are over."""
-        return self.position.stage == len(self.stages)
-
-    @property
     def goes_on(self) -> bool:
         """Whether the stage has another epoch."""
         position, options = self.position, self.options
@@ -119,20 +106,18 @@ class TrainingState:
 
     @property
     def job(self) -> Job:
-        """What an engine has to know of the stage."""
+        """The stage, for an engine."""
         return Job(self.method, self.stage, self.optimizers, self.options.clip)
 
-    def prepare(self, engine: Engine, saved: Checkpoint | None = None) -> None:
+    def prepare(self, engine: Eager, saved: Checkpoint | None = None) -> None:
         """Make fresh optimizers and schedulers for a stage, or those of the checkpoint."""
         self.optimizers, self.schedulers, self._best = {}, {}, {}
         for name in self.stage.networks:
-            network = self.method.get_submodule(name)
-            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            trained = [one for one in self.method.get_submodule(name).parameters() if one.requires_grad]
             if not trained:
                 continue
-            optimizer = self.options.optimizer(trained, lr=self._rate(name))
+            self.optimizers[name] = optimizer = self.options.optimizer(trained, lr=self._rate(name))
             engine.prepare(optimizer)
-            self.optimizers[name] = optimizer
             self.schedulers[name] = self.options.scheduler(optimizer)
         if not self.optimizers:
             raise ValueError(f"stage '{self.stage.name}': all parameters of its networks are frozen")
@@ -158,15 +143,13 @@ class TrainingState:
         """Return the epoch's order of data."""
         return torch.randperm(instances, generator=torch.Generator().manual_seed(self.seed()))
 
-    def add(
-        self,
-        names: Sequence[tuple[str, str]],
-        places: Mapping[tuple[str, str], list[int]],
-        values: NDArray[np.float64],
-    ) -> None:
+    def add(self, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:
         """Add readings to the epoch's totals; refuse a loss or gradient that is not finite."""
         if not np.isfinite(values).all():
             self._check(names, values)
+        places: dict[tuple[str, str], list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
         for (network, quantity), own in places.items():
             total = self.position.totals.setdefault(network, {}).setdefault(quantity, [0.0, 0.0])
             total[0] += float(values[own].sum())
@@ -174,27 +157,25 @@ class TrainingState:
 
     def _check(self, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:
         for index, ((network, quantity), value) in enumerate(zip(names, values, strict=True)):
-            if quantity in ("loss", "gradient_norm") and not math.isfinite(value):
-                back = sum(later == "loss" for _, later in names[index + 1 :])
-                raise self._non_finite(network, f"{quantity.replace('_', ' ')} {value:g}", back)
+            if quantity not in ("loss", "gradient_norm") or math.isfinite(value):
+                continue
+            rate, position = self._rates()[network], self.position
+            step = position.steps_taken - sum(later == "loss" for _, later in names[index + 1 :])
+            advice = f"a smaller learning rate (now {rate:g})"
+            advice += f", or a smaller gradient clip (now {self.options.clip:g})"
+            if network == "task_net" and len(self.optimizers) > 1:
+                advice += ", or a smaller energy weight"
+            raise NonFiniteLoss(
+                f"{network}: {quantity.replace('_', ' ')} {value:g} at optimizer step {step} "
+                f"(stage '{self.stage.name}', epoch {position.epoch + 1}, batch {position.step}); "
+                f"try {advice}, and check the inputs for very large values"
+            )
 
-    def _non_finite(self, name: str, what: str, back: int) -> NonFiniteLoss:
-        rate = float(self.optimizers[name].param_groups[0]["lr"])
-        advice = [
-            f"a smaller learning rate (now {rate:g})",
-            f"a smaller gradient clip (now {self.options.clip:g})",
-        ]
-        if name == "task_net" and len(self.optimizers) > 1:
-            advice.append("a smaller energy weight")
-        position = self.position
-        return NonFiniteLoss(
-            f"{name}: {what} at optimizer step {position.steps_taken - back} (stage '{self.stage.name}', "
-            f"epoch {position.epoch + 1}, batch {position.step}); try {', or '.join(advice)}, "
-            f"and check the inputs for very large values"
-        )
+    def _rates(self) -> dict[str, float]:
+        return {name: float(one.param_groups[0]["lr"]) for name, one in self.optimizers.items()}
 
     def close_epoch(self, metrics: dict[str, float]) -> None:
-        """Note what an epoch came to, keep the best weights, change learning rates, tell who listens."""
+        """Add an epoch to the history, keep the best weights, change learning rates, tell listeners."""
         position, monitor = self.position, self.options.monitor
         if monitor not in metrics:
             raise ValueError(f"monitor={monitor!r} is not among the metrics: {', '.join(sorted(metrics))}")
@@ -206,7 +187,7 @@ class TrainingState:
                 "losses": {name: average.pop("loss") for name, average in averages.items()},
                 "gradient_norms": {name: average.pop("gradient_norm") for name, average in averages.items()},
                 "measured": {name: average for name, average in averages.items() if average},
-                "lr": {n: float(o.param_groups[0]["lr"]) for n, o in self.optimizers.items()},
+                "lr": self._rates(),
                 monitor: value,
                 "valid": metrics,
                 "seconds": round(position.seconds, 3),
@@ -261,7 +242,8 @@ class TrainingState:
         path, device = self.options.checkpoint, self.options.device
         if path is None or not self.options.processes.first:
             return
-        tensors = nested("weights", self.method.state_dict()) | nested("best", self._best)
+        kept = {"weights": self.method.state_dict(), "best": self._best}
+        tensors = {f"{part}/{name}": tensor for part, own in kept.items() for name, tensor in own.items()}
         tensors["rng/cpu"] = torch.get_rng_state()
         if device.type == "cuda":
             tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
@@ -285,11 +267,10 @@ class TrainingState:
         return [(index, callback) for index, callback in callbacks if hasattr(callback, "state_dict")]
 
     def _settings(self) -> dict[str, Any]:
-        """Return what must be the same for a resumed run to equal an uninterrupted one."""
+        """Return the settings that must be the same in a resumed run."""
         options = self.options
         rates = options.lr if isinstance(options.lr, (int, float)) else dict(options.lr)
-        names = ["weight_decay", "batch_size", "monitor", "clip", "seed"]
-        names += ["plateau_patience", "plateau_factor"]
+        names = "weight_decay", "batch_size", "monitor", "clip", "seed", "plateau_patience", "plateau_factor"
         return {"lr": rates, **{name: getattr(options, name) for name in names}, **options.identity}
 
     def read(self, path: Path | None) -> Checkpoint:
@@ -307,10 +288,8 @@ class TrainingState:
                 what = f"saved by another version, which did not note its {name}"
                 raise CheckpointError(f"{path}: {what}; delete it and start again")
             if before[name] != value:
-                raise CheckpointError(
-                    f"{path}: saved with {name}={before[name]}, resumed with "
-                    f"{name}={value}; use the same settings and data"
-                )
+                what = f"saved with {name}={before[name]}, resumed with {name}={value}"
+                raise CheckpointError(f"{path}: {what}; use the same settings and data")
         try:
             self.method.load_state_dict(saved.part("weights"))
         except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""Where a run's curves go beside its own history: TensorBoard, MLflow or Weights & Biases.
+"""Trackers, which show a run's curves elsewhere: TensorBoard, MLflow or Weights & Biases.
 
-A `Tracker` is told when a run starts, what each epoch measured, and how it ended.  `tracker` finds one by
-name and imports its library only then.  Where a library fails, training says so and goes on without it.
+`tracker` finds one by name and imports its library only then.  Where a library fails, training says so and
+goes on without it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ __all__ = ["TRACKERS", "Tracker", "flat", "tracker"]
 
 
 class Tracker(ABC):
-    """What follows a run."""
+    """Base class of what follows a run."""
 
-    @abstractmethod
-    def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        """A run of this name, with these settings, begins."""
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Note that a run of this name, with these settings, begins."""
 
     @abstractmethod
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
-        """The ``number``-th epoch, from 1, has measured these values."""
+        """Note the values of the ``number``-th epoch, from 1."""
 
-    @abstractmethod
-    def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        """The run is over, with these results; not ``completed`` if it was stopped or failed."""
+    def finish(self, values: Mapping[str, float], completed: bool) -> None:  # noqa: B027
+        """Note the results of a run; not ``completed`` if it was stopped or failed."""
 
 
 def tracker(kind: str, output: Path | None) -> Tracker:
-    """A tracker by its name in `TRACKERS`; ImportError says what to install.
+    """Return a tracker by its name in `TRACKERS`; ImportError says what to install.
 
     >>> tracker("carrier pigeon", None)
     Traceback (most recent call last):
@@ -47,18 +45,18 @@ def tracker(kind: str, output: Path | None) -> Tracker:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers in nested mappings, by names with slashes; what is no number is left out.
+    """Return the numbers in nested mappings, by names with slashes; other values are left out.
 
     >>> flat({"epoch": 3, "stage": "task net", "losses": {"task_net": 0.5}})
     {'epoch': 3.0, 'losses/task_net': 0.5}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{name}/"))
+            numbers |= flat(value, f"{prefix}{name}/")
         elif isinstance(value, (int, float)):
-            found[f"{prefix}{name}"] = float(value)
-    return found
+            numbers[f"{prefix}{name}"] = float(value)
+    return numbers
 
 
 class _TensorBoard(Tracker):
@@ -82,8 +80,7 @@ class _TensorBoard(Tracker):
         self._writer.flush()
 
     def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        for key, value in values.items():
-            self._writer.add_scalar(f"result/{key}", value, 0)
+        self.epoch(0, values)
         self._writer.close()
 
 
@@ -102,7 +99,7 @@ class _MLflow(Tracker):
 
     def finish(self, values: Mapping[str, float], completed: bool) -> None:
         if values:
-            self._mlflow.log_metrics({f"result/{key}": value for key, value in values.items()})
+            self._mlflow.log_metrics(dict(values))
         self._mlflow.end_run("FINISHED" if completed else "FAILED")
 
 
@@ -120,7 +117,7 @@ class _WandB(Tracker):
         self._run.log(dict(values), step=number)
 
     def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        self._run.summary.update({f"result/{key}": value for key, value in values.items()})
+        self._run.summary.update(dict(values))
         self._run.finish(exit_code=0 if completed else 1)
 
 
@@ -138,19 +135,19 @@ class _Guarded(Tracker):
         self._guarded: Tracker | None = guarded
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        self._try(lambda guarded: guarded.start(name, settings))
+        self._call("start", name, settings)
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
-        self._try(lambda guarded: guarded.epoch(number, values))
+        self._call("epoch", number, values)
 
     def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        self._try(lambda guarded: guarded.finish(values, completed))
+        self._call("finish", {f"result/{key}": value for key, value in values.items()}, completed)
 
-    def _try(self, call: Callable[[Tracker], None]) -> None:
+    def _call(self, method: str, *arguments: Any) -> None:
         if self._guarded is None:
             return
         try:
-            call(self._guarded)
+            getattr(self._guarded, method)(*arguments)
         except Exception as error:
             self._guarded = None
             reason = " ".join(str(error).split()) or type(error).__name__

@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import FrameType
 from typing import Any
 
@@ -18,22 +18,23 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet import scores
 from lossnet.methods.base import Method
-from lossnet.training.engines import Engine, Processes, Readings, Replicas, engine_for
+from lossnet.training.engines import Eager, Processes, Replicas, engine_for
+from lossnet.training.engines.eager import Readings
 from lossnet.training.engines.processes import launch
 from lossnet.training.engines.replicas import methods_blocker
 from lossnet.training.evaluation import Dataset, Views, arranged
-from lossnet.training.progress import Progress, silent
+from lossnet.training.progress import Progress
 from lossnet.training.state import Callback, NonFiniteLoss, TrainingState
 from lossnet.training.tracking import Tracker
 
 __all__ = ["Interrupted", "Outcome", "Trainer", "fit_together", "stacking_blocker"]
 
-#: the history of a training, or what stopped it
+#: the history of a training, or the error that stopped it
 Outcome = list[dict[str, Any]] | NonFiniteLoss
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C; where it was is in ``checkpoint``, if there is one."""
+    """Training was stopped by Ctrl-C; its progress is in ``checkpoint``, if there is one."""
 
     def __init__(self, message: str, checkpoint: Path | None) -> None:
         super().__init__(message)
@@ -44,32 +45,30 @@ class Trainer:
     """Train a method stage by stage, with early stopping on a validation metric.
 
     Args:
-        method: what to train.
-        lr: learning rate of every network, or of each by its name or, before that, by its stage's name.
-        weight_decay: AdamW's, where no other optimizer is given.
-        optimizer: its class, or a function that makes one of parameters and ``lr``; AdamW by default.
-        scheduler: a function that makes a learning rate scheduler of an optimizer, which steps once an epoch;
-            `torch.optim.lr_scheduler.ReduceLROnPlateau` is told the metric, which is to grow: ``mode="max"``.
-            By default it is that one, with the two plateau numbers.
-        callbacks: told of each epoch with its history entry; see `Callback`.
+        method: the method to train.
+        lr: learning rate of every network, or rates by the names of stages or networks.
+        weight_decay: of AdamW, where no other optimizer is given.
+        optimizer: class of optimizers, or a function of parameters and ``lr``; AdamW by default.
+        scheduler: function that makes a learning rate scheduler of an optimizer, which steps once an epoch;
+            by default `torch.optim.lr_scheduler.ReduceLROnPlateau`, which is given the metric.
+        callbacks: called with each epoch's history entry; see `Callback`.
         batch_size: instances in a batch.
         max_epochs: of each stage.
         patience: a stage ends after this many epochs without a better validation metric.
         monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).
         clip: largest norm of a network's gradient.
         plateau_patience: epochs without improvement before learning rates are cut.
-        plateau_factor: what they are multiplied by then.
-        seed: decides initial randomness, data order and dropout; a CPU run repeats bit for bit.
+        plateau_factor: factor of that cut.
+        seed: of initial randomness, data order and dropout; a CPU run repeats bit for bit.
         device: where to train.
         checkpoint: a file to save progress in; needed to resume.
-        checkpoint_every: seconds between checkpoints; by default as often as costs at most 5 % of the time.
-        identity: what else must be the same for a run to be resumed, as JSON.
-        views: how inputs are seen, such as `lossnet.data.Crops`: at random in training, a few of them in
-            validation.
+        checkpoint_every: seconds between checkpoints; by default so that they take at most 5 % of the time.
+        identity: other settings that a resumed run must share, as JSON.
+        views: parts of inputs that networks see, such as `lossnet.data.Crops`.
         progress: show a progress bar.
-        tracker: told what each epoch measured.
-        processes: those that train together; each takes its share of every batch, and only the first one
-            writes, shows, tracks and calls back.  See `joined`.
+        tracker: follows the run; see `lossnet.training.tracking`.
+        processes: those that train together, each on its share of every batch; only the first one writes,
+            shows, tracks and calls back.  See `joined`.
         engine: how steps run; by default as suits device and processes.  See `lossnet.training.engines`.
 
     >>> import numpy as np
@@ -109,31 +108,21 @@ class Trainer:
         progress: bool = True,
         tracker: Tracker | None = None,
         processes: Processes | None = None,
-        engine: Engine | None = None,
+        engine: Eager | None = None,
     ) -> None:
-        self.method = method.to(device)
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.method, self.device, self.seed = method.to(device), torch.device(device), seed
+        self.lr, self.weight_decay, self.clip = lr, weight_decay, clip
         self.optimizer = optimizer or partial(torch.optim.AdamW, weight_decay=weight_decay, fused=True)
+        self.plateau_patience, self.plateau_factor = plateau_patience, plateau_factor
         self.scheduler = scheduler or partial(
             ReduceLROnPlateau, mode="max", factor=plateau_factor, patience=plateau_patience
         )
-        self.callbacks = tuple(callbacks)
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
+        self.batch_size, self.max_epochs, self.patience = batch_size, max_epochs, patience
         self.monitor = monitor or scores.main_metric(method.space)
-        self.clip = clip
-        self.plateau_patience = plateau_patience
-        self.plateau_factor = plateau_factor
-        self.seed = seed
-        self.device = torch.device(device)
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.identity = dict(identity or {})
         self.views = views
-        self.progress = progress
-        self.tracker = tracker
+        self.callbacks, self.progress, self.tracker = tuple(callbacks), progress, tracker
         self.processes = _alone(checkpoint) if processes is None else processes
         self.engine = engine or engine_for(self.device, self.processes)
         self.state = TrainingState(self)
@@ -162,15 +151,28 @@ class Trainer:
     def pass_over(self, data: Dataset) -> dict[str, float]:
         """Pass once more over some instances; return each network's mean loss.
 
-        For data that come bit by bit: optimizers are as the last pass left them, nothing is validated, and
-        the last step's weights stay.  A method of several stages trains each to its end, for which it needs
-        all data at once: it is refused.
+        For data in parts: optimizers go on from the last pass, nothing is validated, and the last step's
+        weights stay.  Methods of several stages are refused, since each stage needs all data.
         """
         stage, *later = self.state.stages
         if later:
             names = ", ".join(part.name for part in (stage, *later))
             raise ValueError(f"it trains in stages ({names}), each on all data: partial_fit is not supported")
-        return _Loop([self], self.engine, shown=False).pass_over(data)
+        loop, state = _Loop([self], self.engine, shown=False), self.state
+        if self.views is not None:
+            data = self.views.training(data)
+        if not state.optimizers:
+            state.prepare(self.engine)
+        with self.engine.opened([self.method], [state.seed()]), loop.stop:
+            self.engine.begin([state.job], [0], data)
+            diverged = loop.run_epoch({0: state}, data)
+            self.engine.finish()
+        if diverged:
+            raise diverged[0]
+        self.method.eval()
+        losses = {name: average["loss"] for name, average in state.position.averages().items()}
+        state.position.next_epoch()
+        return losses
 
 
 def stacking_blocker(trainers: Sequence[Trainer]) -> str | None:
@@ -201,14 +203,14 @@ def stacking_blocker(trainers: Sequence[Trainer]) -> str | None:
 def fit_together(
     trainers: Sequence[Trainer], train: Dataset, valid: Dataset, resume: bool = False, progress: bool = True
 ) -> Iterator[tuple[int, Outcome]]:
-    """Train all, and give the index and the history of each as soon as it has ended.
+    """Train all, and yield the index and the history of each as soon as it has ended.
 
-    Each replica ends as `Trainer.fit` would have ended it, up to rounding: with its own initial weights,
-    order of data, dropout, samples, learning rates and early stopping.  One that has stopped leaves the
-    others; one that diverges is given with its `NonFiniteLoss`.  ``seconds`` are a replica's share.
+    Each replica ends as with `Trainer.fit`, up to rounding: with its own initial weights, order of data,
+    dropout, samples, learning rates and early stopping.  One that diverges is given with its
+    `NonFiniteLoss`.  ``seconds`` are a replica's share.
 
-    With ``resume``, those with a checkpoint continue from it; it is the same that `Trainer.fit` writes and
-    reads, as often as the first trainer says.  Ctrl-C saves all checkpoints and raises `Interrupted`.
+    With ``resume``, those with a checkpoint continue from it; checkpoints are those of `Trainer.fit`, written
+    as often as the first trainer says.  Ctrl-C saves all of them and raises `Interrupted`.
 
     >>> import numpy as np
     >>> from lossnet.data import MultiLabelData
@@ -216,11 +218,9 @@ def fit_together(
     >>> from lossnet.nets import MLP
     >>> from lossnet.spaces import MultiLabel
     >>> data = MultiLabelData.from_arrays(np.eye(6, dtype="float32"), np.eye(6)[:, :2] + np.eye(6)[:, 2:4])
-    >>> def trainer(seed):
-    ...     _ = torch.manual_seed(seed)
-    ...     method = CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2))
-    ...     return Trainer(method, seed=seed, max_epochs=2)
-    >>> ended = fit_together([trainer(0), trainer(1)], data, data, progress=False)
+    >>> methods = [CrossEntropy(MLP(6, hidden=8, layers=1, outputs=2), MultiLabel(2)) for _ in range(2)]
+    >>> trainers = [Trainer(method, seed=seed, max_epochs=2) for seed, method in enumerate(methods)]
+    >>> ended = fit_together(trainers, data, data, progress=False)
     >>> [(index, len(history)) for index, history in ended]
     [(0, 2), (1, 2)]
     """
@@ -240,28 +240,23 @@ def fit_together(
 class _Loop:
     """Epochs of one training, or of several that an engine takes through the same batches."""
 
-    def __init__(self, trainers: Sequence[Trainer], engine: Engine, shown: bool) -> None:
+    def __init__(self, trainers: Sequence[Trainer], engine: Eager, shown: bool) -> None:
         self.trainers, self.engine, self.first = trainers, engine, trainers[0]
-        self.show = Progress() if shown else silent()
+        self.show = Progress(shown)
         self.stop = StopRequest(alone=self.first.processes.count == 1)
         self.saving_took = 0.0
         self.last_saved = time.monotonic()
 
-    @contextmanager
-    def _opened(self, seeds: Sequence[int]) -> Iterator[None]:
-        methods = [trainer.method for trainer in self.trainers]
-        with self.engine.opened(methods, seeds), self.stop, self.show:
-            yield
-
     def fit(
         self, train: Dataset, valid: Dataset, resumes: Callable[[Trainer], bool]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Train all to their ends; give the index of each and what became of it."""
+        """Train all to their ends; yield the index and the outcome of each."""
         if len(train) == 0 or len(valid) == 0:
             raise ValueError("training needs at least one training and one validation instance")
         if self.first.views is not None:
             train = self.first.views.training(train)
-        with self._opened([trainer.seed for trainer in self.trainers]):
+        methods, seeds = zip(*((trainer.method, trainer.seed) for trainer in self.trainers), strict=True)
+        with self.engine.opened(methods, seeds), self.stop, self.show:
             for index, trainer in enumerate(self.trainers):
                 trainer.state = TrainingState(trainer)
                 with self.engine.own(index):
@@ -270,49 +265,31 @@ class _Loop:
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:
                 # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
-                place = min((state.position.stage, state.position.step) for state in going.values())
-                group = {
-                    index: state
-                    for index, state in going.items()
-                    if (state.position.stage, state.position.step) == place
-                }
+                places = {i: (state.position.stage, state.position.step) for i, state in going.items()}
+                first = min(places.values())
+                group = {index: state for index, state in going.items() if places[index] == first}
                 for index, outcome in self._fit_stage(group, train, valid).items():
                     del going[index]
                     yield index, outcome
 
-    def pass_over(self, data: Dataset) -> dict[str, float]:
-        """Run one epoch of the first training without validation; see `Trainer.pass_over`."""
-        state = self.first.state
-        if self.first.views is not None:
-            data = self.first.views.training(data)
-        if not state.optimizers:
-            state.prepare(self.engine)
-        with self._opened([state.seed()]):
-            self.engine.begin([state.job], [0], data)
-            diverged = self._run_epoch({0: state}, data)
-            self.engine.finish()
-        if diverged:
-            raise diverged[0]
-        state.method.eval()
-        losses = {name: average["loss"] for name, average in state.position.averages().items()}
-        state.position.next_epoch()
-        return losses
-
     def _fit_stage(
         self, group: Mapping[int, TrainingState], train: Dataset, valid: Dataset
     ) -> dict[int, Outcome]:
-        """Run epochs until one of a group ends its stage or diverges; return what became of those."""
+        """Run epochs until one of a group ends its stage or diverges; return the outcomes of those."""
         self.engine.begin([state.job for state in group.values()], list(group), train)
         diverged: dict[int, NonFiniteLoss] = {}
         while all(state.goes_on for state in group.values()) and not diverged:
-            diverged = self._run_epoch(group, train)
+            diverged = self.run_epoch(group, train)
             left = {index: state for index, state in group.items() if index not in diverged}
             if not left:
                 break
             metrics = dict(zip(group, self.engine.evaluate(valid, self.first.views), strict=True))
             for index, state in left.items():
                 state.close_epoch(metrics[index])
-            self._show_epoch(left)
+            monitor, positions = self.first.monitor, [state.position for state in left.values()]
+            values = [position.history[-1][monitor] for position in positions]
+            bests = [position.best for position in positions if position.best is not None]
+            self.show.epoch(monitor, fmean(values), fmean(bests))
             if self.first.processes.any(self.stop.requested):
                 self._interrupt(left)
             if self._save_is_due():
@@ -322,19 +299,18 @@ class _Loop:
         for index, state in group.items():
             if index not in diverged and not state.goes_on:
                 state.close_stage()
-                if state.has_ended:
+                if state.position.stage == len(state.stages):
                     state.method.eval()
                     outcomes[index] = state.position.history
                 else:
                     state.prepare(self.engine)
         return outcomes
 
-    def _run_epoch(self, group: Mapping[int, TrainingState], train: Dataset) -> dict[int, NonFiniteLoss]:
-        """Take the steps of an epoch, or of what is left of one; return which trainings diverged."""
+    def run_epoch(self, group: Mapping[int, TrainingState], train: Dataset) -> dict[int, NonFiniteLoss]:
+        """Take the steps of an epoch, or its rest; return the trainings that diverged."""
         states, size, device = list(group.values()), self.first.batch_size, self.first.device
         orders = torch.stack([arranged(train, state.order(len(train)), size) for state in states])
-        # A batch's rows of one training after another's, on the host, which knows from them how long
-        # sentences are.
+        # A batch's rows of one training after another's, on the host, which looks up lengths of sentences.
         order = torch.cat([rows.flatten() for rows in orders.split(size, dim=1)])
         batches = (order.pin_memory() if device.type == "cuda" else order).split(size * len(states))
         self.engine.start_epoch([state.seed(1) for state in states], len(batches))
@@ -357,8 +333,15 @@ class _Loop:
             last, stop = step + 1 == len(batches), self.first.processes.any(self.stop.requested)
             save = not last and time.monotonic() - self.last_saved >= 60 and self._save_is_due()
             if len(pending) == interval or last or stop or save:
-                _account(group, diverged, pending)
+                names = [name for part, _ in pending for name in part]
+                values = torch.cat([part for _, part in pending]).cpu().double().numpy()
                 pending.clear()
+                for column, (index, state) in enumerate(group.items()):
+                    if index not in diverged:
+                        try:
+                            state.add(names, values[:, column])
+                        except NonFiniteLoss as error:
+                            diverged[index] = error
                 self.show.step(step + 1, first.position.averages())
             now = time.monotonic()
             share, clock = (now - clock) / len(states), now
@@ -373,13 +356,6 @@ class _Loop:
             if save:
                 self._save(left)
         return diverged
-
-    def _show_epoch(self, group: Mapping[int, TrainingState]) -> None:
-        """Show the mean of the metrics."""
-        monitor, positions = self.first.monitor, [state.position for state in group.values()]
-        values = [position.history[-1][monitor] for position in positions]
-        bests = [position.best for position in positions if position.best is not None]
-        self.show.epoch({monitor: sum(values) / len(values)}, monitor, sum(bests) / len(bests))
 
     def _save_is_due(self) -> bool:
         if self.first.checkpoint is None:
@@ -402,25 +378,9 @@ class _Loop:
         if checkpoint is not None:
             many = f"; the progress of {len(group)} runs is saved"
             where = many if len(group) > 1 else f"; progress is saved in {checkpoint}"
-        place = next(iter(group.values())).position.place
+        position = next(iter(group.values())).position
+        place = f"at epoch {position.epoch + 1}" if position.step else f"after epoch {position.epoch}"
         raise Interrupted(f"stopped {place}{where}", checkpoint)
-
-
-def _account(
-    group: Mapping[int, TrainingState], diverged: dict[int, NonFiniteLoss], pending: Sequence[Readings]
-) -> None:
-    """Add readings to each training's totals; note those that diverge."""
-    names = [name for part, _ in pending for name in part]
-    values = torch.cat([part for _, part in pending]).cpu().double().numpy()
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, name in enumerate(names):
-        places.setdefault(name, []).append(place)
-    for column, (index, state) in enumerate(group.items()):
-        if index not in diverged:
-            try:
-                state.add(names, places, values[:, column])
-            except NonFiniteLoss as error:
-                diverged[index] = error
 
 
 def _alone(checkpoint: Path | None) -> Processes:
@@ -436,10 +396,9 @@ def _alone(checkpoint: Path | None) -> Processes:
 
 
 class StopRequest:
-    """In here Ctrl-C asks to stop after the current batch or validation; a second one stops at once.
+    """Context in which Ctrl-C asks to stop after the current batch or validation, and a second one stops.
 
-    Where there are several processes, launchers send what they receive to each of them, which the terminal
-    may have done already, and kill those that take too long: the first request stands.
+    Launchers of several processes repeat the terminal's signal, so there a second one is ignored.
     """
 
     def __init__(self, alone: bool) -> None:

@@ -19,4 +19,5 @@ def try_out(device: torch.device) -> None:
     draw.draw(rows, rows, 3, 1, key)
     one = torch.ones(1, device=device)
     ours, gradient, first, second = (torch.ones(3, device=device) for _ in range(4))
-    adamw.adamw([ours], [gradient], [first], [second], [one.clone()], one, one, one, (0.9, 0.999), 1e-8)
+    tensors = [ours], [gradient], [first], [second], [one.clone()]
+    adamw.adamw(tensors, one, one, one, betas=(0.9, 0.999), eps=1e-8)

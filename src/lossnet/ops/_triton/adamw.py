@@ -8,13 +8,14 @@ piece by piece, and counts the step; the second adds these sums up, scales the g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
+
+from lossnet.ops.adamw import StepTensors
 
 __all__ = ["adamw"]
 
@@ -23,46 +24,25 @@ _BLOCK = 1024
 
 
 def adamw(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    firsts: Sequence[Tensor],
-    seconds: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    rates: Tensor,
-    decays: Tensor,
-    clips: Tensor,
-    betas: tuple[float, float],
-    eps: float,
+    tensors: StepTensors, rates: Tensor, decays: Tensor, clips: Tensor, betas: tuple[float, float], eps: float
 ) -> Tensor:
     """See `lossnet.ops.clipped_adamw`; of dense tensors in float32."""
+    parameters, gradients, firsts, seconds, steps = map(tuple, tensors)
     networks = rates.numel()
-    sizes = [gradient.numel() // networks for gradient in gradients]
-    counts = [triton.cdiv(size, _BLOCK) for size in sizes]
+    sizes = tuple(gradient.numel() // networks for gradient in gradients)
+    counts = tuple(triton.cdiv(size, _BLOCK) for size in sizes)
     pieces = sum(counts)
     squares, norms = rates.new_empty(networks, pieces), rates.new_empty(networks)
-    made = tuple(gradients), tuple(steps), tuple(sizes), tuple(counts)
     fixed = {"COUNT": len(sizes), "BLOCK": _BLOCK}
     with torch.cuda.device(rates.device):
-        _square[(pieces, networks)](*made, squares, pieces, **fixed)
+        _square[(pieces, networks)](gradients, steps, sizes, counts, squares, pieces, **fixed)
         _step[(pieces, networks)](
-            *made,
-            tuple(parameters),
-            tuple(firsts),
-            tuple(seconds),
-            squares,
-            norms,
-            rates,
-            decays,
-            clips,
-            pieces,
-            LEFT_FIRST=1 - betas[0],
-            LEFT_SECOND=1 - betas[1],
-            LOG_FIRST=math.log(betas[0]),
-            LOG_SECOND=math.log(betas[1]),
-            EPS=eps,
-            PIECES=triton.next_power_of_2(pieces),
-            **fixed,
-        )
+            gradients, steps, sizes, counts, parameters, firsts, seconds,
+            squares, norms, rates, decays, clips, pieces,
+            LEFT_FIRST=1 - betas[0], LEFT_SECOND=1 - betas[1],
+            LOG_FIRST=math.log(betas[0]), LOG_SECOND=math.log(betas[1]),
+            EPS=eps, PIECES=triton.next_power_of_2(pieces), **fixed,
+        )  # fmt: skip
     return norms
 
 

@@ -28,18 +28,9 @@ def draw(logits: Tensor, truth: Tensor, samples: int, count: int, keys: Tensor) 
     block = min(_BLOCK, triton.next_power_of_2(max(1, labels)))
     with torch.cuda.device(logits.device):
         _draw[(rows, count, max(1, triton.cdiv(samples, 4)))](
-            logits,
-            truth,
-            keys,
-            drawn,
-            rows,
-            rows // len(keys),
-            labels,
-            samples,
-            keys.stride(0),
-            BLOCKS=triton.cdiv(labels, block),
-            BLOCK=block,
-        )
+            logits, truth, keys, drawn, rows, rows // len(keys), labels, samples, keys.stride(0),
+            BLOCKS=triton.cdiv(labels, block), BLOCK=block,
+        )  # fmt: skip
     return drawn
 
 

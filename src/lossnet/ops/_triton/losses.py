@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -15,14 +15,12 @@ __all__ = ["contrast", "cross_entropy"]
 
 def contrast(energies: Tensor, offset: Tensor) -> Tensor:
     """See `lossnet.ops.contrast`."""
-    result: Tensor = _Loss.apply(energies.contiguous(), offset, _contrast, _of_contrast)  # type: ignore[no-untyped-call]
-    return result
+    return cast("Tensor", _Loss.apply(energies.contiguous(), offset, _contrast, _of_contrast))  # type: ignore[no-untyped-call]
 
 
 def cross_entropy(logits: Tensor, truth: Tensor) -> Tensor:
     """See `lossnet.ops.cross_entropy`."""
-    result: Tensor = _Loss.apply(logits.contiguous(), truth, _cross_entropy, _of_cross_entropy)  # type: ignore[no-untyped-call]
-    return result
+    return cast("Tensor", _Loss.apply(logits.contiguous(), truth, _cross_entropy, _of_cross_entropy))  # type: ignore[no-untyped-call]
 
 
 class _Loss(torch.autograd.Function):

@@ -48,18 +48,9 @@ class _ReadOut(torch.autograd.Function):
         parts = hidden.new_empty(networks, blocks, width) if of_weights else hidden
         with torch.cuda.device(hidden.device):
             _backward[(blocks, networks)](
-                gradient.contiguous(),
-                hidden,
-                weights,
-                d_hidden,
-                parts,
-                rows,
-                width,
-                blocks,
-                OF_WEIGHTS=of_weights,
-                ROWS=_ROWS,
-                WIDTH=triton.next_power_of_2(width),
-            )
+                gradient.contiguous(), hidden, weights, d_hidden, parts, rows, width, blocks,
+                OF_WEIGHTS=of_weights, ROWS=_ROWS, WIDTH=triton.next_power_of_2(width),
+            )  # fmt: skip
         return d_hidden if of_hidden else None, parts.sum(1) if of_weights else None
 
 

@@ -2,7 +2,7 @@
 
 Torch's generators give other numbers for tensors of other shapes, so that the noise of half a batch is not
 half of the batch's noise.  Processes that share a batch therefore all draw for the whole batch, and each
-keeps what belongs to its own instances: their generators stay alike, and how many they are changes nothing.
+keeps what belongs to its own instances: their generators stay alike, whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["WholeBatchDraws"]
 
+Function = Callable[..., Any]
+
 
 class WholeBatchDraws(TorchFunctionMode):
-    """In here random functions draw for all ``instances`` and return the part from ``start`` to ``stop``.
+    """Mode in which random functions draw for all instances and return the part from ``start`` to ``stop``.
 
     Instances lie along the first axis, each with as many rows as the others.  Changed are `torch.bernoulli`,
     `multinomial`, `rand`, `randn`, `randint`, `rand_like` and `randn_like`, the methods ``bernoulli_``,
-    ``normal_``, ``uniform_`` and ``random_``, and dropout, of elements or channels.  Left alone is what has a
-    generator of its own, what has no first axis of that length, and what a kernel draws inside, as recurrent
-    networks and attention do for their dropout.
+    ``normal_``, ``uniform_`` and ``random_``, and dropout, of elements or channels.  Left alone are draws
+    with a generator of their own or without a first axis of that length, and those inside of a kernel, such
+    as the dropout of recurrent networks and attention.
 
     >>> _ = torch.manual_seed(0)
     >>> whole = torch.randn(5, 3)
@@ -41,29 +43,30 @@ class WholeBatchDraws(TorchFunctionMode):
         self.instances, self.start, self.stop = instances, start, stop
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        self, func: Function, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         draw = _DRAWS.get(func)
         if draw is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        return draw(self, func, *args, **kwargs)
+        drawn = draw(self, func, *args, **kwargs)
+        return func(*args, **kwargs) if drawn is None else drawn
 
     def divides(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape has rows for each of our instances."""
         return len(shape) > 0 and shape[0] > 0 and shape[0] % (self.stop - self.start) == 0
 
     def whole(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The same shape for all instances."""
+        """Return the same shape for all instances."""
         return (shape[0] // (self.stop - self.start) * self.instances, *shape[1:])
 
     def own(self, values: Tensor) -> Tensor:
-        """Our instances' rows of a whole tensor."""
+        """Return our instances' rows of a whole tensor."""
         rows = len(values) // self.instances
         return values[rows * self.start : rows * self.stop]
 
     def like(self, own: Tensor) -> Tensor:
-        """An empty whole tensor that lies in memory as ours does: numbers are drawn in that order."""
+        """Return an empty whole tensor in the memory order of ours, in which numbers are drawn."""
         shape, strides = self.whole(own.shape), own.stride()
         reach = 1 + sum((size - 1) * stride for size, stride in zip(shape[1:], strides[1:], strict=True))
         if strides[0] < reach:  # other axes lie outside of the instances'
@@ -73,7 +76,7 @@ class WholeBatchDraws(TorchFunctionMode):
         return torch.empty_strided(shape, strides, dtype=own.dtype, device=own.device)
 
     def among(self, own: Tensor) -> Tensor:
-        """A whole tensor with our values in their places and some of them everywhere else."""
+        """Return a whole tensor with our values in their places and some of them everywhere else."""
         values = own[(slice(None), *(slice(None if stride else 1) for stride in own.stride()[1:]))]
         rows = len(own) // (self.stop - self.start)
         before, after = rows * self.start, rows * (self.instances - self.stop)
@@ -81,74 +84,57 @@ class WholeBatchDraws(TorchFunctionMode):
         return torch.cat([others[0], values, others[1]]).expand(self.whole(own.shape))
 
 
-def _filled(mode: WholeBatchDraws, func: Callable[..., Any], size: Any, *more: Any, **options: Any) -> Any:
-    """`torch.rand` and `torch.randn`."""
+# Each of these draws for the whole batch, or returns None where an output has no rows for each instance.
+
+
+def _filled(mode: WholeBatchDraws, func: Function, size: Any, *more: Any, **options: Any) -> Tensor | None:
     shape = func(size, *more, **{**options, "device": "meta"}).shape
-    if not mode.divides(shape):
-        return func(size, *more, **options)
-    return mode.own(func(mode.whole(shape), **options))
+    return mode.own(func(mode.whole(shape), **options)) if mode.divides(shape) else None
 
 
-def _integers(mode: WholeBatchDraws, func: Callable[..., Any], *bounds: Any, **options: Any) -> Any:
+def _integers(mode: WholeBatchDraws, func: Function, *bounds: Any, **options: Any) -> Tensor | None:
     shape = func(*bounds, **{**options, "device": "meta"}).shape
-    if not mode.divides(shape):
-        return func(*bounds, **options)
     if "size" not in options:
         bounds = bounds[:-1]
-    return mode.own(func(*bounds, **{**options, "size": mode.whole(shape)}))
+    return mode.own(func(*bounds, **{**options, "size": mode.whole(shape)})) if mode.divides(shape) else None
 
 
-def _alike(mode: WholeBatchDraws, func: Callable[..., Any], own: Tensor, **options: Any) -> Any:
-    if not mode.divides(own.shape):
-        return func(own, **options)
-    return mode.own(func(mode.like(own), **options))
+def _alike(mode: WholeBatchDraws, func: Function, own: Tensor, **options: Any) -> Tensor | None:
+    return mode.own(func(mode.like(own), **options)) if mode.divides(own.shape) else None
 
 
 def _in_place(
-    mode: WholeBatchDraws, func: Callable[..., Any], own: Tensor, *more: Any, **options: Any
-) -> Any:
+    mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any
+) -> Tensor | None:
     if not mode.divides(own.shape) or any(isinstance(value, Tensor) for value in (*more, *options.values())):
-        return func(own, *more, **options)
+        return None
     return own.copy_(mode.own(func(mode.like(own), *more, **options)))
 
 
-def _by_row(mode: WholeBatchDraws, func: Callable[..., Any], own: Tensor, *more: Any, **options: Any) -> Any:
-    """Functions of probabilities, which take as many random numbers whatever these are."""
-    if not mode.divides(own.shape):
-        return func(own, *more, **options)
-    return mode.own(func(mode.among(own), *more, **options))
+def _by_row(mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any) -> Tensor | None:
+    """Draw by probabilities, which take as many random numbers whatever they are."""
+    return mode.own(func(mode.among(own), *more, **options)) if mode.divides(own.shape) else None
 
 
 def _dropout(
     mode: WholeBatchDraws,
-    func: Callable[..., Any],
+    func: Function,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
-) -> Any:
+) -> Tensor | None:
     if not training or not p or not mode.divides(input.shape):
-        return func(input, p, training, inplace)
+        return None
     kept = mode.own(func(torch.ones_like(mode.like(input.detach())), p, True))
     return input.mul_(kept) if inplace else input * kept
 
 
-_DRAWS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.rand: _filled,
-    torch.randn: _filled,
+_DRAWS: dict[Function, Function] = {
+    **dict.fromkeys([torch.rand, torch.randn], _filled),
     torch.randint: _integers,
-    torch.rand_like: _alike,
-    torch.randn_like: _alike,
-    Tensor.bernoulli_: _in_place,
-    Tensor.normal_: _in_place,
-    Tensor.uniform_: _in_place,
-    Tensor.random_: _in_place,
-    torch.bernoulli: _by_row,
-    torch.multinomial: _by_row,
-    Tensor.bernoulli: _by_row,
-    Tensor.multinomial: _by_row,
-    F.dropout: _dropout,
-    F.dropout1d: _dropout,
-    F.dropout2d: _dropout,
-    F.dropout3d: _dropout,
+    **dict.fromkeys([torch.rand_like, torch.randn_like], _alike),
+    **dict.fromkeys([Tensor.bernoulli_, Tensor.normal_, Tensor.uniform_, Tensor.random_], _in_place),
+    **dict.fromkeys([torch.bernoulli, torch.multinomial, Tensor.bernoulli, Tensor.multinomial], _by_row),
+    **dict.fromkeys([F.dropout, F.dropout1d, F.dropout2d, F.dropout3d], _dropout),
 }

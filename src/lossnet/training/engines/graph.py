@@ -12,28 +12,32 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.spaces import Batch
-from lossnet.training.engines.base import Readings, RunBatch
-from lossnet.training.engines.eager import Eager
+from lossnet.training.engines.eager import Eager, Readings, RunBatch
 from lossnet.trees import first_leaf, tree_leaves, tree_map
 
 __all__ = ["Graph", "GraphRunner", "make_capturable"]
 
 
 class Graph(Eager):
-    """Takes the steps of one training as CUDA graphs, where its optimizers can be captured."""
+    """Engine that takes steps as CUDA graphs, where optimizers can be captured; on a CPU one by one."""
 
     def prepare(self, optimizer: Optimizer) -> None:
-        make_capturable(optimizer, self.device)
+        if self.device.type == "cuda":
+            make_capturable(optimizer, self.device)
 
     def runner(self) -> RunBatch:
-        return graphed(self.take_steps, [*self.jobs[0].optimizers.values()])
+        if self.device.type != "cuda":
+            return self.take_steps
+        optimizers = [optimizer for job in self.jobs for optimizer in job.optimizers.values()]
+        return graphed(self.take_steps, optimizers, self.generators)
+
+    def generators(self) -> Sequence[torch.Generator]:
+        """Return generators other than the device's own that have been drawn from."""
+        return ()
 
 
 def make_capturable(optimizer: Optimizer, device: torch.device) -> None:
-    """Let an optimizer's step be captured, if it is of a kind that can be.
-
-    A graph replays the step with whatever learning rate its tensor holds.
-    """
+    """Let an optimizer's step be captured, if it is of a kind that can be, with its rate in a tensor."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
@@ -55,25 +59,19 @@ def graphed(
 
 
 class GraphRunner:
-    """Run batches eagerly a few times, then capture all of a batch's updates as one graph and replay it.
+    """Runs batches eagerly a few times, then capture all of a batch's updates as one graph and replay it.
 
-    Each shape of batches has its own graph, captured when the shape has been seen before; of so many shapes
-    at most as ``graphs`` says.  Where capture is impossible (a method looks at its own
-    progress), it says why once and goes on eagerly.  Optimizers must be capturable, and ``generators``
-    names those other than the device's own that have been drawn from.
+    Each shape of batches has its own graph, captured when the shape has been seen before.  Where capture is
+    impossible (a method looks at its own progress), it warns once and continues eagerly.  Optimizers must be
+    capturable, and ``generators`` returns those other than the device's own that have been drawn from.
     """
 
-    def __init__(
-        self,
-        run: RunBatch,
-        generators: Callable[[], Sequence[torch.Generator]] = tuple,
-        warm_up: int = 3,
-        graphs: int = 32,
-    ) -> None:
-        self._run = run
-        self._generators = generators
-        self._eager_left = warm_up
-        self._most = graphs
+    #: eager batches before the first capture, and the largest number of graphs
+    warm_up, most = 3, 32
+
+    def __init__(self, run: RunBatch, generators: Callable[[], Sequence[torch.Generator]] = tuple) -> None:
+        self._run, self._generators = run, generators
+        self._eager_left = self.warm_up
         self._seen: set[_Shapes] = set()
         self._graphs: dict[_Shapes, _Captured] = {}
         self._impossible = False
@@ -83,7 +81,7 @@ class GraphRunner:
         shape = tuple(part.shape for part in tree_leaves(batch))
         captured = self._graphs.get(shape)
         if captured is None:
-            if self._impossible or (len(self._graphs) == self._most and self._eager_left == 0):
+            if self._impossible or (len(self._graphs) == self.most and self._eager_left == 0):
                 return self._run(batch, keys)
             if self._eager_left > 0 or shape not in self._seen:
                 self._eager_left = max(0, self._eager_left - 1)
@@ -101,7 +99,7 @@ class GraphRunner:
         return names, values.clone()
 
     def _warm_up(self, batch: Batch, keys: Tensor | None) -> Readings:
-        """A real step on a side stream, as capture needs it, so that optimizers have their state."""
+        """Take real steps on a side stream, as capture needs it, so that optimizers have their state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -130,7 +128,10 @@ class GraphRunner:
             self._impossible = True
             torch.cuda.synchronize(device)
             for generator, state in random:
-                _renew(generator, state)
+                # A failed capture leaves a generator believing that it is still being captured.
+                fresh = torch.Generator(generator.device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
             return None
         finally:
             gc.enable()
@@ -141,15 +142,8 @@ _Shapes = tuple[torch.Size, ...]
 
 
 class _Captured(NamedTuple):
-    """A graph, the tensors that it reads, and what it measured last."""
+    """A graph, the tensors that it reads, and its last readings."""
 
     graph: torch.cuda.CUDAGraph
     read: tuple[Batch, Tensor | None]
     readings: Readings
-
-
-def _renew(generator: torch.Generator, state: Tensor) -> None:
-    """A failed capture leaves a generator believing that it is still being captured."""
-    fresh = torch.Generator(generator.device)
-    fresh.set_state(state)
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())

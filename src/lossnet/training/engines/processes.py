@@ -20,7 +20,6 @@ from torch import Tensor, distributed, nn
 
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch
-from lossnet.training.engines.base import Job
 from lossnet.training.engines.draws import WholeBatchDraws
 from lossnet.training.engines.eager import Eager, Gradients
 from lossnet.training.evaluation import Dataset, Views
@@ -39,9 +38,9 @@ class Processes:
     """The processes that train together, and this one's place among them.
 
     Args:
-        rank: of this one, from 0.
-        count: of all; one process needs no other and no process group.
-        device: what this one computes on.
+        rank: number of this process, from 0.
+        count: number of all; one alone needs no process group.
+        device: where this one computes.
 
     >>> alone = Processes()
     >>> alone.first, alone.any(False)
@@ -59,16 +58,15 @@ class Processes:
 
     @property
     def _meeting_place(self) -> torch.device:
-        """Where small messages are sent from; a group that speaks NCCL only has none on CPUs."""
+        """Where small messages are sent from; a group with NCCL only has none on CPUs."""
         return torch.device("cpu" if "cpu:" in distributed.get_backend_config() else self.device)
 
     @contextmanager
     def share(self, batch: Batch) -> Iterator[Batch]:
         """Give this process's rows of a batch, with weights; random numbers in here are drawn for all rows.
 
-        A weight is multiplied by the share's part of the batch: the sum over processes of the means of
-        shares is then the mean of the batch.  Rows are dealt out as evenly as they can be; a process that
-        gets none sees one of another's with weight zero.
+        Weights are multiplied by the share's part of the batch, so that the processes' means add up to the
+        mean of the batch.  A process without a row gets one of another's with weight zero.
 
         >>> batch = Batch(torch.arange(5.0), torch.ones(5))
         >>> with Processes(rank=1, count=2).share(batch) as own:
@@ -120,7 +118,7 @@ class Processes:
         if self.first:
             try:
                 made = [(make(), None)]
-            except Exception as error:  # whatever it is, the others wait to hear of it
+            except Exception as error:  # the others wait to hear of it
                 made = [(None, error)]
         distributed.broadcast_object_list(made, src=0, device=self._meeting_place)
         value: T
@@ -146,7 +144,7 @@ class Processes:
 
 
 class Shared(Eager):
-    """Takes the steps of one training that several processes share."""
+    """Engine of one training that several processes share."""
 
     fused = False  # random numbers are drawn for the whole batch
 
@@ -156,7 +154,7 @@ class Shared(Eager):
 
     @contextmanager
     def opened(self, methods: Sequence[Method], seeds: Sequence[int]) -> Iterator[None]:
-        """All processes start from the same weights; a method that needs sums over them finds how."""
+        """Give all processes the same weights, and methods a function that sums over processes."""
         with super().opened(methods, seeds):
             for method in methods:
                 self.processes.align(method)
@@ -180,17 +178,17 @@ class Shared(Eager):
         measured = {name: next(sums).clone() for name in update.measured}
         return [None if gradient is None else next(sums) for gradient in gradients], loss, measured
 
-    def metrics(self, job: Job, valid: Dataset, views: Views | None) -> dict[str, float]:
-        own = super().metrics(job, valid, views)
+    def evaluate(self, valid: Dataset, views: Views | None) -> list[dict[str, float]]:
+        own = super().evaluate(valid, views)
         return self.processes.from_first(lambda: own)
 
 
-# ---------------------------------------------------------------- who started us
+# ---------------------------------------------------------------- launchers
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher said: this process's number, how many there are, and its number on its machine."""
+    """This process's number, the number of processes, and its number on its machine, if known."""
 
     rank: int
     count: int
@@ -211,8 +209,6 @@ def launch() -> Launch | None:
     """Return this process's place among those that were started together, or None if it is alone.
 
     A process group that is initialised decides, else the variables of `LAUNCHERS`.
-
-    >>> launch()
     """
     told = Launch(0, 1, None)
     for names in LAUNCHERS:
@@ -243,11 +239,11 @@ def launched_rank() -> int | None:
 
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[Processes]:
-    """Join the processes that a launcher started, or be one alone where none did.
+    """Join the processes that a launcher started, or give one alone where none did.
 
-    A process group that is initialised is used, and left as it is.  Else one is made of the processes that
-    `launch` tells of, which meet at ``MASTER_ADDR`` and ``MASTER_PORT``: over gloo on CPUs, and over NCCL
-    on GPUs, where each takes the GPU of its number on its machine.
+    A process group that is initialised is used and stays.  Otherwise processes meet at ``MASTER_ADDR`` and
+    ``MASTER_PORT``: over gloo on CPUs, and over NCCL on GPUs, where each takes the GPU of its number on its
+    machine.
 
     >>> with joined() as processes:
     ...     processes.count
@@ -287,7 +283,7 @@ def _own_gpu(device: str, told: Launch, initialised: bool) -> str:
         raise ValueError(f"device {device}: every process takes a GPU of its own; use --device cuda")
     have = torch.cuda.device_count()
     if initialised and told.local is None:
-        return f"cuda:{torch.cuda.current_device()}"  # whoever made the group has chosen
+        return f"cuda:{torch.cuda.current_device()}"  # chosen where the group was made
     local = told.rank % max(1, have) if told.local is None else told.local
     if have == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
         local = 0  # the launcher shows each process its own only
@@ -298,14 +294,10 @@ def _own_gpu(device: str, told: Launch, initialised: bool) -> str:
 
 
 def _rows(values: Tensor, start: int, stop: int) -> Tensor:
-    """Return some rows of a tensor, which may be a sparse matrix: torch does not slice those."""
+    """Return rows of a tensor or of a sparse matrix, which torch does not slice."""
     if values.layout != torch.sparse_csr:
         return values[start:stop]
     ends = values.crow_indices()[start : stop + 1]
-    first, last = int(ends[0]), int(ends[-1])
-    return torch.sparse_csr_tensor(
-        ends - first,
-        values.col_indices()[first:last],
-        values.values()[first:last],
-        (stop - start, *values.shape[1:]),
-    )
+    inside = slice(int(ends[0]), int(ends[-1]))
+    columns, content = values.col_indices()[inside], values.values()[inside]
+    return torch.sparse_csr_tensor(ends - ends[0], columns, content, (stop - start, *values.shape[1:]))

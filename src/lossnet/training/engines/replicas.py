@@ -1,7 +1,7 @@
 """Many trainings at once: replicas that differ in seed and in numbers, each as it would be alone.
 
-Networks as small as a multi-label classifier's leave a GPU idle, whose time goes into starting kernels.  Ten
-replicas whose parameters are stacked (`lossnet.training.engines.stacked`) start as many kernels as one.
+A GPU spends most of its time on small networks with starting kernels.  Ten replicas whose parameters are
+stacked (`lossnet.training.engines.stacked`) start as many kernels as one.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lossnet import scores
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch, MultiLabel
-from lossnet.training.engines.base import Job, Readings, RunBatch
-from lossnet.training.engines.eager import Eager
-from lossnet.training.engines.graph import graphed, make_capturable
+from lossnet.training.engines.eager import Job, Readings
+from lossnet.training.engines.graph import Graph
 from lossnet.training.engines.stacked import Labels, PerReplica, Stack, Streams, stacking_blocker_of
 from lossnet.training.evaluation import Dataset, Views, predict
 from lossnet.trees import tree_map
 
 __all__ = ["Replicas", "methods_blocker"]
 
-#: so many numbers of predictions at most are made at once
+#: largest number of predicted values that are made at once
 _AT_ONCE = 1 << 26
 
 
-class Replicas(Eager):
-    """Takes the steps of several trainings at once; on a GPU as CUDA graphs."""
+class Replicas(Graph):
+    """Engine of several trainings at once; on a GPU as CUDA graphs."""
 
     @contextmanager
     def opened(self, methods: Sequence[Method], seeds: Sequence[int]) -> Iterator[None]:
@@ -45,10 +43,6 @@ class Replicas(Eager):
 
     def own(self, number: int) -> AbstractContextManager[None]:
         return self._all_streams.own(number)
-
-    def prepare(self, optimizer: Optimizer) -> None:
-        if self.device.type == "cuda":
-            make_capturable(optimizer, self.device)
 
     def begin(self, jobs: Sequence[Job], numbers: Sequence[int], train: Dataset) -> None:
         self._streams = self._all_streams.take(numbers)
@@ -66,11 +60,8 @@ class Replicas(Eager):
         self._stage = self._method.stages()[0]
         super().begin(jobs, numbers, train)
 
-    def runner(self) -> RunBatch:
-        if self.device.type != "cuda":
-            return self.take_steps
-        optimizers = [optimizer for job in self.jobs for optimizer in job.optimizers.values()]
-        return graphed(self.take_steps, optimizers, self._streams.used)
+    def generators(self) -> Sequence[torch.Generator]:
+        return self._streams.used()
 
     def start_epoch(self, seeds: Sequence[int], batches: int) -> None:
         super().start_epoch(seeds, batches)
@@ -85,7 +76,10 @@ class Replicas(Eager):
         self._streams.mark()
         for update in self._stage.updates(batch):
             stack, gradients = self._stacks[update.network], update.gradients
-            norms = stack.step(stack.gradients(update.loss) if gradients is None else gradients)
+            if gradients is None:
+                # Replicas know nothing of each other: the gradient of the sum is each one's own.
+                gradients = torch.autograd.grad(update.loss.sum(), stack.parameters)
+            norms = stack.step(gradients)
             self._streams.mark()
             yield update, {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
 
@@ -102,7 +96,7 @@ class Replicas(Eager):
         return meter.compute_each()
 
     def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what each replica predicts, ``(batch, R, labels)``."""
+        """Return each replica's predictions, ``(batch, R, labels)``."""
         count = len(self.jobs)
         masks = None if mask is None else mask.repeat(count, 1)
         together = self._stage.predict(x.repeat(count, 1), masks)
@@ -119,26 +113,21 @@ class Replicas(Eager):
 def methods_blocker(methods: Sequence[Method]) -> str | None:
     """Return why the networks of these methods cannot be stacked, or None if they can."""
     first = methods[0]
-    why = first.stacking_blocker()
-    if why is not None:
-        return why
+    if first.stacking_blocker() is not None:
+        return first.stacking_blocker()
     if type(first.space) is not MultiLabel:
         return f"only label sets are trained together, not {type(first.space).__name__}"
     networks = [first.get_submodule(name) for name in first.stages()[0].networks]
-    for network in networks:
-        why = stacking_blocker_of(network)
-        if why is not None:
-            return why
+    blockers = [blocker for network in networks if (blocker := stacking_blocker_of(network)) is not None]
+    if blockers:
+        return blockers[0]
     parameters = [parameter for network in networks for parameter in network.parameters()]
     if len(set(parameters)) < len(parameters):
         return "their networks share parameters"
     if not all(parameter.requires_grad for parameter in parameters):
         return "frozen parameters have no stacked form"
-    for other in methods[1:]:
-        difference = _difference(first, other)
-        if difference is not None:
-            return f"they differ in {difference}"
-    return None
+    differences = (_difference(first, other) for other in methods[1:])
+    return next((f"they differ in {one}" for one in differences if one is not None), None)
 
 
 def _stacked(methods: Sequence[Method], stacks: Mapping[str, Stack], streams: Streams) -> Method:
@@ -167,7 +156,7 @@ def _put(owner: Any, path: str, value: object) -> None:
 
 
 def _difference(first: Method, other: Method) -> str | None:
-    """Return what keeps two methods from being replicas of each other."""
+    """Return the first difference that keeps two methods from being replicas of each other."""
     if type(first) is not type(other) or first.space != other.space:
         return "method or labels"
     for name in first.stages()[0].networks:

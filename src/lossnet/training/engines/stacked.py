@@ -28,12 +28,13 @@ from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.nets import MLP, InputLayer
 from lossnet.nets.layers import Dropout, hooked
 from lossnet.spaces import MultiLabel, Sampler
-from lossnet.training.engines.descent import begun, has_kernel, ordered, step
+from lossnet.training.engines.descent import adamw_state, ordered, step
 
 __all__ = ["Labels", "Linear", "PerReplica", "Stack", "Streams", "stacking_blocker_of"]
 
-#: modules that hold others or treat every number alone
-_PLAIN = (nn.ModuleList, nn.Sequential, nn.Softplus, MLP, Sum, Local, LabelInteraction)
+#: modules that can be stacked
+_CONTAINERS = (nn.ModuleList, nn.Sequential, MLP, Sum, Local, LabelInteraction)
+_LAYERS = (InputLayer, nn.Linear, Dropout, nn.Softplus)
 
 T = TypeVar("T")
 
@@ -42,10 +43,10 @@ T = TypeVar("T")
 
 
 class Streams:
-    """The random numbers of each replica: what torch's own would be after ``manual_seed`` of its seed.
+    """The random numbers of each replica: those of torch after ``manual_seed`` of its seed.
 
     >>> streams = Streams([0, 1], torch.device("cpu"))
-    >>> drawn = streams.each(lambda index: torch.rand(2))
+    >>> drawn = torch.cat(streams.draw(lambda index: torch.rand(2)))
     >>> _ = torch.manual_seed(1)
     >>> torch.equal(drawn[2:], torch.rand(2))
     True
@@ -53,7 +54,6 @@ class Streams:
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.device = device
-        #: one for each replica
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
         self._sides = [torch.cuda.Stream(device) for _ in seeds] if device.type == "cuda" else []
         self._mark: torch.cuda.Event | None = None
@@ -61,17 +61,17 @@ class Streams:
         self._was_drawn_from = False
 
     def used(self) -> Sequence[torch.Generator]:
-        """The generators, if anything has been drawn from them."""
+        """Return the generators, if anything has been drawn from them."""
         return self.generators if self._was_drawn_from else ()
 
     def mark(self) -> None:
-        """What needs nothing that comes after this may be drawn from here on, beside other work."""
+        """Let draws that need nothing newer than this begin here, beside other work."""
         if self._sides:
             self._mark = torch.cuda.current_stream(self.device).record_event()
             self._since.clear()
 
     def take(self, indices: Sequence[int]) -> Streams:
-        """Those of some replicas; what one draws, the other has drawn."""
+        """Return those of some replicas, with the same generators."""
         some = copy.copy(self)
         some.generators = [self.generators[index] for index in indices]
         some._sides = [self._sides[index] for index in indices] if self._sides else []
@@ -80,7 +80,7 @@ class Streams:
 
     @contextmanager
     def own(self, index: int) -> Iterator[None]:
-        """Torch's random numbers are a replica's in here."""
+        """Make torch's random numbers those of a replica."""
         generator, self._was_drawn_from = self.generators[index], True
         if self.device.type != "cuda":
             before = torch.get_rng_state()
@@ -102,15 +102,11 @@ class Streams:
             default.graphsafe_set_state(kept)
 
     def parts(self, values: Tensor) -> tuple[Tensor, ...]:
-        """PerReplica replica's part of ``(R·b, …)``."""
+        """Return each replica's part of ``(R·b, …)``."""
         return values.chunk(len(self.generators))
 
-    def each(self, draw: Callable[[int], Tensor], early: bool = False) -> Tensor:
-        """What ``draw`` gives for each replica's index, end to end; see `drawn`."""
-        return torch.cat(self.drawn(draw, early))
-
-    def drawn(self, draw: Callable[[int], Tensor], early: bool = False) -> list[Tensor]:
-        """What ``draw`` gives for each replica's index, with its random numbers.
+    def draw(self, draw: Callable[[int], Tensor], early: bool = False) -> list[Tensor]:
+        """Return what ``draw`` gives for each replica's index, with its random numbers.
 
         ``early`` if it needs nothing that is newer than the last `mark`.
         """
@@ -126,7 +122,7 @@ class Streams:
         return drawn
 
     def apart(self, work: Callable[[int], T], early: bool = False) -> list[T]:
-        """What ``work`` gives for each replica's index; side by side on a GPU, which each fills little."""
+        """Return what ``work`` gives for each replica's index; they run side by side on a GPU."""
         if not self._sides:
             return [work(index) for index in range(len(self.generators))]
         main, done = torch.cuda.current_stream(self.device), []
@@ -142,7 +138,7 @@ class Streams:
         return done
 
 
-# ---------------------------------------------------------------- what takes the place of what
+# ---------------------------------------------------------------- stacked forms
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,7 @@ class Labels(MultiLabel):
 
     def gaussian(self, like: Tensor) -> Tensor:
         parts, draw = self.streams.parts(like), super().gaussian
-        return self.streams.each(lambda index: draw(parts[index]))
+        return torch.cat(self.streams.draw(lambda index: draw(parts[index])))
 
 
 class _Draws(ops.Bernoulli):
@@ -196,17 +192,17 @@ class _Draws(ops.Bernoulli):
         self.parts = [ops.Bernoulli(own) for own in streams.parts(made.chances)]
 
     def draw(self, count: int, dtype: torch.dtype) -> Tensor:
-        return self.streams.each(lambda index: self.parts[index].draw(count, dtype))
+        return torch.cat(self.streams.draw(lambda index: self.parts[index].draw(count, dtype)))
 
     def fill(self, out: Tensor) -> None:
         parts = self.streams.parts(out)
-        self.streams.drawn(lambda index: parts[index].uniform_())
+        self.streams.draw(lambda index: parts[index].uniform_())
 
 
 class Linear(nn.Module):
     """``R`` linear layers side by side, ``(R·b, …, inputs)`` to ``(R·b, …, outputs)``.
 
-    ``weight`` is ``(R, outputs, inputs)``, or ``(R, inputs, outputs)`` .
+    ``weight`` is ``(R, outputs, inputs)``, or ``(R, inputs, outputs)`` if ``transposed``.
 
     >>> layer = Linear(nn.Parameter(torch.tensor([[[1.0]], [[2.0]]])))
     >>> layer(torch.ones(4, 1)).flatten()
@@ -217,9 +213,7 @@ class Linear(nn.Module):
         self, weight: nn.Parameter, bias: nn.Parameter | None = None, transposed: bool = False
     ) -> None:
         super().__init__()
-        self.weight = weight
-        self.bias = bias
-        self.transposed = transposed
+        self.weight, self.bias, self.transposed = weight, bias, transposed
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.dense_layer(x, self.weight, self.bias, self.transposed)
@@ -241,7 +235,7 @@ class _Dropout(Dropout):
         if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
         parts = self.streams.parts(self._ones[x.shape])
-        return x * self.streams.each(lambda index: self._alone(parts[index]), early=known)
+        return x * torch.cat(self.streams.draw(lambda index: self._alone(parts[index]), early=known))
 
 
 def stacking_blocker_of(network: nn.Module) -> str | None:
@@ -254,9 +248,24 @@ def stacking_blocker_of(network: nn.Module) -> str | None:
     for module in network.modules():
         if hooked(module):
             return "hooks on their layers have no stacked form"
-        if type(module) not in (*_PLAIN, InputLayer, nn.Linear, Dropout):
+        if type(module) not in (*_CONTAINERS, *_LAYERS):
             return f"{type(module).__name__} layers have no stacked form"
     return None
+
+
+def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
+    """Return a module like that of a replica, of stacked parameters."""
+    if isinstance(module, InputLayer | nn.Linear):
+        bias = None if module.bias is None else parameters[module.bias]
+        return Linear(parameters[module.weight], bias, transposed=isinstance(module, InputLayer))
+    if isinstance(module, Dropout):
+        return _Dropout(module.p, streams)
+    twin = copy.copy(module)
+    twin._modules = {
+        name: None if part is None else _stacked(part, parameters, streams)
+        for name, part in module._modules.items()
+    }
+    return twin
 
 
 # ---------------------------------------------------------------- parameters and their optimizer
@@ -265,8 +274,7 @@ def stacking_blocker_of(network: nn.Module) -> str | None:
 class Stack:
     """The same network of ``R`` replicas, its parameters as one.
 
-    Each replica's own parameters become views of them, so that whoever looks at a replica (its optimizer,
-    validation, checkpoints) sees it as it is.
+    Each replica's own parameters become views of them, which its optimizer, validation and checkpoints read.
 
     Args:
         networks: of each replica.
@@ -293,29 +301,32 @@ class Stack:
         self.network = _stacked(networks[0], stacked, streams)
         self.parameters = list(stacked.values())
         self._clips = self._numbers(clips)
-        self._has_kernel = has_kernel(optimizers, [parameter[0] for parameter in self.parameters])
+        self._has_kernel = ops.adamw_fits(optimizers, [parameter[0] for parameter in self.parameters])
         if self._has_kernel:
             self._stack_states()
 
-    def gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
-        """Return those of each replica's loss, ``(R,)``, by its parameters, as `step` takes them."""
-        # Replicas know nothing of each other: the gradient of the sum is each one's own.
-        return torch.autograd.grad(losses.sum(), self.parameters)
-
     def step(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Take the optimizers' steps along gradients, clipped; return their norms before that, ``(R,)``."""
+        used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
         if self._has_kernel:
-            return self._in_one_op(gradients)
-        used = [gradient for gradient in gradients if gradient is not None]
-        replicas = list(zip(*(gradient.unbind() for gradient in used), strict=True))
-        norms = ops.norms_of_each(replicas)
-        times = ops.clip_factor(norms, self._clips)
+            group = self._optimizers[0].param_groups[0]
+            tensors: list[list[Tensor]] = [
+                [self.parameters[place] for place in used],
+                [gradient.contiguous() for gradient in used.values()],
+                *([self._state[name][place] for place in used] for name in ("exp_avg", "exp_avg_sq", "step")),
+            ]
+            numbers = self._rates, self._decays, self._clips
+            return ops.clipped_adamw(tensors, *numbers, group["betas"], group["eps"])
+        replicas = list(zip(*(gradient.unbind() for gradient in used.values()), strict=True))
+        lengths = torch._foreach_norm([part for own in replicas for part in own])
+        norms: Tensor = torch.linalg.vector_norm(torch.stack(lengths).view(len(replicas), -1), dim=1)
+        factors = ops.clip_factor(norms, self._clips)
 
         def descend(index: int) -> None:
-            ops.scale_down(replicas[index], times[index])
-            own = iter(replicas[index])
-            given = [None if part is None else next(own) for part in gradients]
-            step(self._optimizers[index], ordered(self._optimizers[index], self._owners[index], given))
+            torch._foreach_div_(replicas[index], factors[index])
+            given = dict(zip(used, replicas[index], strict=True))
+            own = [given.get(place) for place in range(len(gradients))]
+            step(self._optimizers[index], ordered(self._optimizers[index], self._owners[index], own))
 
         self._streams.apart(descend)
         return norms
@@ -334,14 +345,13 @@ class Stack:
                     group["lr"] = group["lr"].clone()
 
     def _numbers(self, values: Sequence[float]) -> Tensor:
-        """Return one for each replica, ``(R,)``, where the parameters are."""
         return torch.tensor(values, dtype=torch.float32, device=self.parameters[0].device)
 
     def _stack_states(self) -> None:
-        """Stack what optimizers remember of each parameter; each optimizer's own becomes a view of it."""
+        """Stack the optimizers' states of each parameter; each optimizer's own becomes a view of it."""
         self._state: dict[str, list[Tensor]] = {}
         for parameters in zip(*self._owners, strict=True):
-            states = [begun(*pair) for pair in zip(self._optimizers, parameters, strict=True)]
+            states = [adamw_state(*pair) for pair in zip(self._optimizers, parameters, strict=True)]
             for name in states[0]:
                 together = torch.stack([state[name] for state in states])
                 self._state.setdefault(name, []).append(together)
@@ -353,37 +363,3 @@ class Stack:
         for group, rate in zip(groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):  # which a schedule changes in place
                 group["lr"] = rate
-
-    def _in_one_op(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        used = {place: gradient for place, gradient in enumerate(gradients) if gradient is not None}
-        group = self._optimizers[0].param_groups[0]
-        first, second, steps = (
-            [self._state[name][place] for place in used] for name in ("exp_avg", "exp_avg_sq", "step")
-        )
-        return ops.clipped_adamw(
-            [self.parameters[place] for place in used],
-            [gradient.contiguous() for gradient in used.values()],
-            first,
-            second,
-            steps,
-            self._rates,
-            self._decays,
-            self._clips,
-            group["betas"],
-            group["eps"],
-        )
-
-
-def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], streams: Streams) -> nn.Module:
-    """A module like that of a replica, of stacked parameters."""
-    if isinstance(module, InputLayer | nn.Linear):
-        bias = None if module.bias is None else parameters[module.bias]
-        return Linear(parameters[module.weight], bias, transposed=isinstance(module, InputLayer))
-    if isinstance(module, Dropout):
-        return _Dropout(module.p, streams)
-    twin = copy.copy(module)
-    twin._modules = {
-        name: None if part is None else _stacked(part, parameters, streams)
-        for name, part in module._modules.items()
-    }
-    return twin
