@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Product, Solver, check_not_negative, inverse
+from lossnet.hypergradient.base import Product, check_at_least, inverse
 
-__all__ = ["Curvature", "Step", "Stepping"]
-
-#: a Neumann step: a number, or ``1 / |λ|max``
-Step = float | Literal["auto"]
+__all__ = ["Curvature"]
 
 
 @dataclass(eq=False)
@@ -37,11 +33,10 @@ class Curvature:
     vector: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.first < 1:
-            raise ValueError(f"first must be 1 or more, not {self.first}")
+        check_at_least(1, first=self.first)
 
     def update(self, product: Product, like: Tensor) -> Tensor:
-        """``|λ|max``, ``()``, after one product (the first call: ``first``); ``like`` is any ``(n,)``.
+        """Return ``|λ|max``, ``()``, after one product (the first call: ``first``); ``like`` is any ``(n,)``.
 
         For several problems side by side, ``like`` is ``(problems, n)`` and the answer ``(problems, 1)``.
         """
@@ -63,28 +58,3 @@ class Curvature:
                 torch.mul(image, inverse(size), out=vector)
         self.vector = vector  # only now: a product may fail and be made in another way
         return size
-
-
-class Stepping(Solver):
-    """A solver whose step ``α`` is a number or ``1 / (|λ|max + damping)``: `Identity` and `Neumann`."""
-
-    step: Step
-    damping: float
-    curvature: Curvature
-
-    def __post_init__(self) -> None:
-        check_not_negative(damping=self.damping)
-        if self.step != "auto" and not (isinstance(self.step, int | float) and self.step > 0):
-            raise ValueError(f'step must be a positive number or "auto", not {self.step!r}')
-
-    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
-        return self.curvature.update(product, like) if self.step == "auto" else None
-
-    def length(
-        self, product: Product, vector: Tensor, largest: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """``α``, ``()``, and the ``|λ|max`` that it comes from if it is measured."""
-        if self.step != "auto":
-            return torch.full((), self.step, dtype=vector.dtype, device=vector.device), largest
-        largest = self.curvature.update(product, vector) if largest is None else largest
-        return inverse(largest + self.damping), largest
