@@ -45,7 +45,7 @@ class DVN(EnergyMethod):
         return (Stage("energy", ("energy",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One step on predicted, adversarial and true outputs."""
+        """Yield one step on predicted, adversarial and true outputs."""
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
@@ -67,5 +67,4 @@ SPEC = MethodSpec(
     losses=named(Regression),
     rates={"energy": "energy_lr"},
     search=("energy_dropout", "inference_lr", "inference_steps"),
-    build=lambda parts: DVN(parts.energy(), parts.space, parts.energy_loss(), parts.inference()),
 )

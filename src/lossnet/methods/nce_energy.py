@@ -50,15 +50,15 @@ class NCEEnergy(EnergyMethod):
         )
 
     def pretraining(self, batch: Batch) -> Iterator[Update]:
-        """One step of cross-entropy on the noise network."""
+        """Yield one step of cross-entropy on the noise network."""
         yield Update("noise_net", batch.mean(self._noise(batch).cross_entropy(batch.y)))
 
     def predict_noise(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Relaxed outputs of the noise network."""
+        """Return relaxed outputs of the noise network."""
         return self.space.relax(self.noise_net(x), mask)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One contrastive step against the frozen network's samples."""
+        """Yield one contrastive step against the frozen network's samples."""
         with torch.no_grad():
             noise = self._noise(batch)
         for loss in self.loss.candidate_batches(batch.y, noise, 1):
@@ -81,7 +81,4 @@ SPEC = MethodSpec(
     losses=named(NCE, Ranking),
     rates={"energy": "energy_lr", "noise_net": "task_lr"},
     search=("task_dropout", "energy_dropout", "inference_lr", "inference_steps"),
-    build=lambda parts: NCEEnergy(
-        parts.energy(), parts.task_net(), parts.space, parts.energy_loss(), parts.inference()
-    ),
 )
