@@ -63,13 +63,13 @@ class ImageEnergy(Energy):
         self.weights = linear(hidden[1], 1)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The image's part of the first convolution, ``(batch, filters, height, width)``."""
+        """Return the image's part of the first convolution, ``(batch, filters, height, width)``."""
         if self.size is not None and tuple(x.shape[-2:]) != tuple(self.size):
             raise ValueError(f"this energy is for images of size {self.size}, not {tuple(x.shape[-2:])}")
         return F.conv2d(self.normalise(x), self.fine.weight[:, :-1], self.fine.bias, padding=2)
 
     def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
         fine = F.silu(ops.mask_convolution(encoded, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         flat = coarse.mean((2, 3)) if self.size is None else coarse.flatten(1)
@@ -128,7 +128,7 @@ class FeatureEnergy(Energy):
         return _Encoded(logits, shift)
 
     def evaluate(self, encoded: _Encoded, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
         fine = F.silu(ops.mask_convolution(encoded.shift, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         sums = torch.cat([fine.sum((2, 3)), coarse.sum((2, 3))], 1)
@@ -139,7 +139,7 @@ class FeatureEnergy(Energy):
         return energies
 
     def unary_logits(self, x: Tensor) -> Tensor:
-        """Logits of ``P(y_i = 1) ∝ exp(−E)`` of the first sum alone, ``(batch, height, width)``."""
+        """Return logits of ``P(y_i = 1) ∝ exp(−E)`` of the first sum alone, ``(batch, height, width)``."""
         if self.local is None:
             return super().unary_logits(x)
         logits: Tensor = self.local(self._features(x))

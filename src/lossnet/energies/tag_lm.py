@@ -55,7 +55,7 @@ class TagLM(Term):
         self.weight = weight
 
     def prepare(self, features: Tokens) -> _Prepared:
-        """Lengths of the sentences, and what their words add to the LSTM's inputs."""
+        """Return lengths of the sentences, and what their words add to the LSTM's inputs."""
         lengths = features.mask.sum(1)
         if self.words is None:
             return _Prepared(features.mask, lengths, None)
@@ -63,7 +63,7 @@ class TagLM(Term):
         return _Prepared(features.mask, lengths, turned(words, lengths) if self.backward else words)
 
     def evaluate(self, prepared: _Prepared, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, which are zero on padding."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, zero on padding."""
         batch, count, length, _ = y.shape
         lengths = prepared.lengths.repeat_interleave(count)
         y = y.flatten(0, 1)
