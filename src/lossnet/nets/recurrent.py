@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.nets.layers import Dropout, Headed, linear
+from lossnet.nets.layers import Dropout, Headed
 
 __all__ = [
     "BiLSTM",
