@@ -1,10 +1,10 @@
-"""From probabilities to outputs: a choice of its own, open to every method.
+"""From probabilities to outputs, for every method.
 
 =================  ==================================================================================
 `Threshold`        units whose probability reaches one global threshold, 0.5 unless given
 `tune_threshold`   the threshold with the highest mean F1 on validation data
 `ExpectedF1`       the label set with the highest expected F1, exact for independent labels
-`Nearest`          the discrete output nearest to a relaxed one, as its space has it
+`Nearest`          the discrete output nearest to a relaxed one, by its space
 =================  ==================================================================================
 """
 
@@ -60,7 +60,7 @@ class Threshold:
 
 
 def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199) -> float:
-    """The threshold among ``grid`` even steps in (0, 1) with the highest mean F1 per instance.
+    """Return the threshold among ``grid`` even steps in (0, 1) with the highest mean F1 per instance.
 
     Give it validation data.  Ties go to the threshold nearest to 0.5.
 
@@ -128,7 +128,7 @@ class ExpectedF1:
 
     @staticmethod
     def expected(ordered: Tensor) -> Tensor:
-        """Expected F1 of the k first labels, k = 1…L, for probabilities sorted from high to low."""
+        """Return the expected F1 of the k first labels, k = 1…L, of probabilities from high to low."""
         instances, labels = ordered.shape
         most = _most_true(ordered)
         counts = torch.arange(most + 1, device=ordered.device, dtype=ordered.dtype)
@@ -160,7 +160,7 @@ LABEL_DECODERS: Mapping[str, Callable[[float], Decoder]] = {
 
 
 def _most_true(probabilities: Tensor) -> int:
-    """A number of true labels that is exceeded with a probability under e⁻⁵⁰ (Chernoff's bound)."""
+    """Return a number of true labels that is exceeded with a probability under e⁻⁵⁰ (Chernoff's bound)."""
     labels = probabilities.shape[1]
     mean = max(float(probabilities.sum(1).max()), 1e-12)
     for count in range(math.ceil(mean) + 1, labels):

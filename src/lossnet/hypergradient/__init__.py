@@ -23,11 +23,18 @@ first layer: see `Layer`.
 """
 
 from lossnet.hypergradient.base import Product, Solution, Solver
-from lossnet.hypergradient.curvature import Curvature
 from lossnet.hypergradient.implicit import Hypergradient, cap, implicit_gradient
 from lossnet.hypergradient.layers import Layer
 from lossnet.hypergradient.products import DoubleBackward, FiniteDifference
-from lossnet.hypergradient.solvers import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
+from lossnet.hypergradient.solvers import (
+    ConjugateGradient,
+    Curvature,
+    Diagonal,
+    Exact,
+    Identity,
+    Neumann,
+    RankOne,
+)
 
 __all__ = [
     "SOLVERS",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
+from lossnet.losses import EnergyLoss
 from lossnet.spaces import Batch, Prediction, Space
 from lossnet.trees import Tree, first_leaf
 
@@ -119,11 +120,20 @@ class EnergyMethod(Method):
     """A method that has only an energy and predicts by gradient-based inference."""
 
     predictors: tuple[str, ...] = ("energy",)
+    #: makes the loss where none is given
+    default_loss: ClassVar[Callable[[], EnergyLoss]]
 
-    def __init__(self, energy: Energy, space: Space, inference: GradientInference | None) -> None:
+    def __init__(
+        self,
+        energy: Energy,
+        space: Space,
+        loss: EnergyLoss | None = None,
+        inference: GradientInference | None = None,
+    ) -> None:
         super().__init__()
         self.space = space
         self.energy = energy
+        self.loss = loss or type(self).default_loss()
         self.inference = inference or GradientInference()
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from lossnet.energies import Energy
-from lossnet.inference import GradientInference, adversarial
+from lossnet.inference import adversarial
 from lossnet.losses import Regression
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
-from lossnet.spaces import Batch, Prediction, Space
+from lossnet.spaces import Batch, Prediction
 
 __all__ = ["DVN"]
 
@@ -31,15 +30,8 @@ class DVN(EnergyMethod):
     torch.Size([2, 3])
     """
 
-    def __init__(
-        self,
-        energy: Energy,
-        space: Space,
-        loss: Regression | None = None,
-        inference: GradientInference | None = None,
-    ) -> None:
-        super().__init__(energy, space, inference)
-        self.loss = loss or Regression()
+    loss: Regression
+    default_loss = Regression
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage("energy", ("energy",), self.updates, self.predict),)

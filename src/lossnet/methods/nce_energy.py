@@ -29,6 +29,8 @@ class NCEEnergy(EnergyMethod):
     [('noise_net',), ('energy',)]
     """
 
+    default_loss = NCE
+
     def __init__(
         self,
         energy: Energy,
@@ -37,9 +39,8 @@ class NCEEnergy(EnergyMethod):
         loss: EnergyLoss | None = None,
         inference: GradientInference | None = None,
     ) -> None:
-        super().__init__(energy, space, inference)
+        super().__init__(energy, space, loss, inference)
         self.noise_net = noise_net
-        self.loss = loss or NCE()
         if self.inference.start == "net":
             self.predictors = ("energy", "noise_net")
 
@@ -68,10 +69,8 @@ class NCEEnergy(EnergyMethod):
         return Prediction(self.space, self.noise_net(batch.x), batch.mask)
 
     def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.inference.start == "net":
-            logits: Tensor = self.noise_net(x)
-            return logits
-        return self.space.zeros(x, mask)
+        logits: Tensor = self.noise_net(x) if self.inference.start == "net" else self.space.zeros(x, mask)
+        return logits
 
 
 SPEC = MethodSpec(

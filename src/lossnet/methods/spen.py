@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from lossnet.energies import Energy
-from lossnet.inference import GradientInference, cost_augmented
+from lossnet.inference import cost_augmented
 from lossnet.losses import Margin
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
-from lossnet.spaces import Batch, Prediction, Space
+from lossnet.spaces import Batch, Prediction
 
 __all__ = ["SPEN"]
 
@@ -30,15 +29,8 @@ class SPEN(EnergyMethod):
     ['local energy', 'energy']
     """
 
-    def __init__(
-        self,
-        energy: Energy,
-        space: Space,
-        loss: Margin | None = None,
-        inference: GradientInference | None = None,
-    ) -> None:
-        super().__init__(energy, space, inference)
-        self.loss = loss or Margin()
+    loss: Margin
+    default_loss = Margin
 
     def stages(self) -> tuple[Stage, ...]:
         return (
