@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,11 +22,8 @@ from lossnet.spaces import Space
 __all__ = ["LABEL_DECODERS", "Decoder", "ExpectedF1", "Nearest", "Threshold", "tune_threshold"]
 
 
-class Decoder(Protocol):
-    """Turns probabilities ``(instances, *event)`` into outputs of the same shape, as 0 and 1."""
-
-    def __call__(self, probabilities: Tensor, /) -> Tensor:
-        """Return the outputs."""
+#: probabilities ``(instances, *event)`` to outputs of the same shape, as 0 and 1
+Decoder = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from lossnet.hypergradient.base import Solver, System, check_at_least, inverse
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers, within
-from lossnet.hypergradient.products import Derivatives, DoubleBackward, FiniteDifference, Products
+from lossnet.hypergradient.products import DoubleBackward, FiniteDifference, Products
 from lossnet.hypergradient.solvers import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
@@ -99,8 +99,12 @@ def implicit_gradient(
     (tensor(6.),)
     """
     inner_params, outer_params = tuple(inner_params), tuple(outer_params)
-    _check_parameters(inner_params, "inner")
-    _check_parameters(outer_params, "outer")
+    for name, params in (("inner", inner_params), ("outer", outer_params)):
+        if not params:
+            raise ValueError(f"no {name} parameters")
+        if frozen := [index for index, parameter in enumerate(params) if not parameter.requires_grad]:
+            what = f"{name} parameters {frozen} do not require gradients"
+            raise ValueError(f"{what}; their hypergradient would be 0")
     solver = Neumann() if solver is None else solver
     if problems is not None:
         _check_problems(problems, (*inner_params, *outer_params), solver, products)
@@ -173,20 +177,6 @@ def _shortened(
     return tuple(capped)
 
 
-@dataclass(frozen=True)
-class _Total(Derivatives):
-    """The derivatives of an inner loss that is a sum over processes."""
-
-    own: Derivatives
-    total: Total
-
-    def gradient(self) -> tuple[Tensor, ...]:
-        return self.total(self.own.gradient())
-
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        return self.total(self.own.along(direction, targets))
-
-
 def _implicit(
     products: Products,
     inner: Tensor | Callable[[], Tensor],
@@ -214,29 +204,34 @@ def _implicit(
         derivatives = products.of(inner, layout.places)
     else:
         derivatives = products.of(inner, inner_params)
-    if total is not None:
-        derivatives = _Total(derivatives, total)
+
+    def along(direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
+        parts = derivatives.along(direction, targets)
+        return parts if total is None else total(parts)
 
     def product(direction: Tensor) -> Tensor:
-        return layout.flatten(derivatives.along(layout.split(direction), layout.places))
+        return layout.flatten(along(layout.split(direction), layout.places))
 
     def whole_product(direction: Tensor) -> Tensor:
-        return layout.flatten_whole(derivatives.along(layout.split_whole(direction), layout.places))
+        return layout.flatten_whole(along(layout.split_whole(direction), layout.places))
 
     plain = torch.autocast(inner_params[0].device.type, enabled=False)
     with torch.no_grad(), plain:
         vector = layout.flatten(slope.at(layout.layers).parts)
     # Finite differences evaluate the inner loss, as the caller would.
     with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
-        gradient = layout.flatten(derivatives.gradient()) if solver.needs_gradient else None
+        gradient = None
+        if solver.needs_gradient:
+            parts = derivatives.gradient()
+            gradient = layout.flatten(parts if total is None else total(parts))
         largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
         solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
         direction, unsolved = layout.split(-solution.vector), solution.residual
         targets = places(outer_params, outer_layers)
         if not residual or unsolved is not None:
-            mixed = derivatives.along(direction, targets)
+            mixed = along(direction, targets)
         else:
-            all_parts = derivatives.along(direction, (*layout.places, *targets))
+            all_parts = along(direction, (*layout.places, *targets))
             image, mixed = layout.flatten(all_parts[: len(layout.places)]), all_parts[len(layout.places) :]
             norm = System(product, vector, dot=layout.dot).norm
             unsolved = norm(image + vector) * inverse(norm(vector))
@@ -247,16 +242,6 @@ def _lacks_second_derivative(error: RuntimeError) -> bool:
     """Whether autograd complains about double backward: cuDNN, flash attention, compiled code."""
     message = str(error).lower()
     return any(words in message for words in ("double backward", "is not implemented", "differentiate twice"))
-
-
-def _check_parameters(parameters: tuple[Tensor, ...], name: str) -> None:
-    if not parameters:
-        raise ValueError(f"no {name} parameters")
-    frozen = [index for index, parameter in enumerate(parameters) if not parameter.requires_grad]
-    if frozen:
-        raise ValueError(
-            f"{name} parameters {frozen} do not require gradients; their hypergradient would be 0"
-        )
 
 
 def _check_problems(

@@ -17,16 +17,16 @@ from lossnet.hypergradient.layers import Place
 __all__ = ["Derivatives", "DoubleBackward", "FiniteDifference", "Products"]
 
 
-class Derivatives(ABC):
-    """First and second derivatives of an inner loss at one point; vectors are tuples like its parameters."""
+@dataclass(frozen=True)
+class Derivatives:
+    """First and second derivatives of an inner loss at one point; vectors are tuples like its parameters.
 
-    @abstractmethod
-    def gradient(self) -> tuple[Tensor, ...]:
-        """Return ``∂θ L``."""
+    ``gradient()`` is ``∂θ L``, and ``along(v, targets)`` is ``∂ω (∂θ L · v)`` for each target ``ω``: ``Hv``
+    for ``θ``, the mixed product for ``φ``.
+    """
 
-    @abstractmethod
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        """Return ``∂ω (∂θ L · v)`` for each target ``ω``: ``Hv`` for ``θ``, the mixed product for ``φ``."""
+    gradient: Callable[[], tuple[Tensor, ...]]
+    along: Callable[[Sequence[Tensor], Sequence[Place]], tuple[Tensor, ...]]
 
 
 class Products(ABC):
@@ -57,21 +57,15 @@ class DoubleBackward(Products):
     thin: bool = True
 
     def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Place]) -> Derivatives:
-        return _Graph(first_order(evaluate(inner, "inner"), parameters, create_graph=True))
+        slope = first_order(evaluate(inner, "inner"), parameters, create_graph=True)
 
+        def along(direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
+            # A gradient without a graph is constant: unreachable parameters, or a loss linear in them.
+            pairs = [(g, v) for g, v in zip(slope, direction, strict=True) if g.requires_grad]
+            gradients, vectors = zip(*pairs, strict=True) if pairs else ((), ())
+            return derivatives(gradients, vectors, targets)
 
-@dataclass(frozen=True)
-class _Graph(Derivatives):
-    gradients: tuple[Tensor, ...]
-
-    def gradient(self) -> tuple[Tensor, ...]:
-        return tuple(gradient.detach() for gradient in self.gradients)
-
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        # A gradient without a graph is constant: unreachable parameters, or a loss linear in them.
-        pairs = [(g, v) for g, v in zip(self.gradients, direction, strict=True) if g.requires_grad]
-        gradients, vectors = zip(*pairs, strict=True) if pairs else ((), ())
-        return derivatives(gradients, vectors, targets)
+        return Derivatives(lambda: tuple(part.detach() for part in slope), along)
 
 
 @dataclass(frozen=True)
@@ -106,10 +100,11 @@ class FiniteDifference(Products):
             raise ValueError(
                 "finite differences evaluate the inner loss again: pass a callable that returns it"
             )
-        return _Differences(inner, Layout(parameters), self.epsilon, self.draws)
+        differences = _Differences(inner, Layout(parameters), self.epsilon, self.draws)
+        return Derivatives(lambda: differences.gradients(parameters), differences.along)
 
 
-class _Differences(Derivatives):
+class _Differences:
     def __init__(
         self, inner: Callable[[], Tensor], layout: Layout, epsilon: float | None, draws: bool
     ) -> None:
@@ -118,9 +113,6 @@ class _Differences(Derivatives):
         self.devices = [one.device for one in layout.parameters[:1] if one.is_cuda]
         self.random: list[Tensor] | None = None  # the random states of the first evaluation
 
-    def gradient(self) -> tuple[Tensor, ...]:
-        return self._gradients(self.layout.parameters)
-
     def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
         vector = self.layout.flatten(direction)
         length = torch.linalg.vector_norm(vector)
@@ -128,15 +120,15 @@ class _Differences(Derivatives):
         start = [parameter.detach().clone() for parameter in self.layout.parameters]
         try:
             self._move([value + part for value, part in zip(start, change, strict=True)])
-            ahead = self._gradients(targets)
+            ahead = self.gradients(targets)
             self._move([value - part for value, part in zip(start, change, strict=True)])
-            behind = self._gradients(targets)
+            behind = self.gradients(targets)
         finally:
             self._move(start)
         scale = length / (2 * self.epsilon)
         return tuple(((a - b) * scale).to(a.dtype) for a, b in zip(ahead, behind, strict=True))
 
-    def _gradients(self, targets: Sequence[Place]) -> tuple[Tensor, ...]:
+    def gradients(self, targets: Sequence[Place]) -> tuple[Tensor, ...]:
         again = self.draws and self.random is not None
         # A solver may draw numbers between two evaluations, and must not get the same ones again.
         with torch.random.fork_rng(self.devices) if again else nullcontext():

@@ -141,11 +141,9 @@ class Parts:
 
     @cached_property
     def space(self) -> Space:
-        """The space of outputs."""
         return self.task.space(self.settings)
 
     def task_net(self) -> nn.Module:
-        """Return a network from inputs to logits."""
         return self.task.task_net(self.settings)
 
     def energy(self) -> Energy:
@@ -160,13 +158,11 @@ class Parts:
         return loss.from_settings(self.settings, self.task.score)
 
     def task_loss(self) -> TaskLoss:
-        """Return the loss that trains the task net."""
         s = self.settings
         score_weight = self.spec.score_weight(self.loss, s, self.task.units)
         fixed = self.spec.fixed_loss(self.loss)
         return TaskLoss(s.energy_weight, s.ce_weight, score_weight, self.task.score, fixed)
 
     def inference(self) -> GradientInference:
-        """Return gradient-based inference."""
         names = ("steps", "lr", "update", "optimizer", "start", "candidates")
         return GradientInference(**{name: getattr(self.settings, f"inference_{name}") for name in names})
