@@ -68,24 +68,16 @@ def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199) -> flo
     if len(truth) == 0:
         raise ValueError("no instance has a true label: a threshold cannot be tuned on this data")
     thresholds = torch.arange(1, grid + 1, dtype=probabilities.dtype) / (grid + 1)
-    size = truth.sum(1)
-    # Counting by sorted cut-offs gives every threshold in one pass over the probabilities.
-    steps = torch.bucketize(probabilities.contiguous(), thresholds.to(probabilities.device), right=True)
-    rows = torch.arange(len(truth), device=truth.device).unsqueeze(1).expand_as(steps)
-    cells = (rows * (grid + 1) + steps).flatten()
-    f1 = truth.new_zeros(grid)
-    for start in range(0, len(truth), 4096):
-        part = slice(start, start + 4096)
-        count = len(size[part])
-        local = (cells.view_as(steps)[part] - start * (grid + 1)).flatten()
-        chosen = truth.new_zeros(count * (grid + 1))
-        correct = torch.zeros_like(chosen)
-        chosen.index_add_(0, local, torch.ones_like(truth[part]).flatten())
-        correct.index_add_(0, local, truth[part].flatten())
-        # A label whose bucket is j passes thresholds 1…j: sum from the right.
-        chosen = chosen.view(count, -1).flip(1).cumsum(1).flip(1)[:, 1:]
-        correct = correct.view(count, -1).flip(1).cumsum(1).flip(1)[:, 1:]
-        f1 += (2 * correct / (chosen + size[part].unsqueeze(1))).sum(0)
+    cuts, f1 = thresholds.to(probabilities.device), truth.new_zeros(grid)
+    for part, true in zip(probabilities.split(4096), truth.split(4096), strict=True):
+        # A label whose bucket is j passes thresholds 1…j: count labels by bucket, then sum from the right.
+        bucket = torch.bucketize(part.contiguous(), cuts, right=True)
+        counts = [
+            true.new_zeros(len(true), grid + 1).scatter_add_(1, bucket, values)
+            for values in (torch.ones_like(true), true)
+        ]
+        chosen, correct = (count.flip(1).cumsum(1).flip(1)[:, 1:] for count in counts)
+        f1 += (2 * correct / (chosen + true.sum(1, keepdim=True))).sum(0)
     best = (f1 >= f1.max() * (1 - 1e-7)).nonzero().flatten().cpu()
     nearest = best[(thresholds[best] - 0.5).abs().argmin()]
     return int(nearest + 1) / (grid + 1)

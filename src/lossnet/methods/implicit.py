@@ -16,8 +16,8 @@ from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, i
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH
-from lossnet.methods.spec import MethodSpec, Parts, named
+from lossnet.methods.seal import SEAL
+from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
@@ -125,29 +125,26 @@ class Implicit(SEAL):
 
     def implicit_update(self, batch: Batch) -> Update:
         """Return an energy step along both terms, with products of matrices in full precision."""
-        with ops.matmul_precision(batch.y.device, rounded=False):
-            return self._implicit_update(batch)
-
-    def _implicit_update(self, batch: Batch) -> Update:
+        recurrent = is_recurrent(self.task_net, self.energy)
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
-        prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-        outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
-        recurrent = is_recurrent(self.task_net, self.energy)
-        hypergradient = implicit_gradient(
-            outer,
-            partial(self.inner_loss, batch)
-            if recurrent
-            else self.task_loss(prediction, batch.y, energy, batch.weight),
-            tuple(self.task_net.parameters()),
-            tuple(self.energy.parameters()),
-            self.solver,
-            products=FiniteDifference(draws=False) if recurrent else None,
-            max_norm_ratio=self.max_norm_ratio,
-            residual=not recurrent,
-            total=self.total,
-            problems=len(outer) if outer.dim() else None,
-        )
+        with ops.matmul_precision(batch.y.device, rounded=False):
+            prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+            outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+            hypergradient = implicit_gradient(
+                outer,
+                partial(self.inner_loss, batch)
+                if recurrent
+                else self.task_loss(prediction, batch.y, energy, batch.weight),
+                tuple(self.task_net.parameters()),
+                tuple(self.energy.parameters()),
+                self.solver,
+                products=FiniteDifference(draws=False) if recurrent else None,
+                max_norm_ratio=self.max_norm_ratio,
+                residual=not recurrent,
+                total=self.total,
+                problems=len(outer) if outer.dim() else None,
+            )
         names = ("explicit_norm", "implicit_norm", "cosine", "curvature", "residual")
         values = {name: getattr(hypergradient, name) for name in names}
         measured = {name: value for name, value in values.items() if value is not None}
@@ -202,7 +199,6 @@ SPEC = MethodSpec(
     Implicit,
     "seal, with an energy that sees what the task net will make of it",
     losses=named(NCE, Margin, Regression, CD),
-    rates=RATES,
     search=(*SEARCH, "implicit_weight", "implicit_cap"),
     build=_build,
 )

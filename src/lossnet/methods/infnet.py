@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, Perceptron, TaskLoss
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH
+from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Space
 
@@ -74,7 +74,5 @@ SPEC = MethodSpec(
     InfNet,
     "a cost-augmented net against the energy, then fine-tuned",
     losses=named(Margin, Perceptron),
-    rates=RATES,
-    search=SEARCH,
     build=lambda parts: parts.make(InfNet, truncated=parts.settings.zero_truncation),
 )

@@ -13,8 +13,8 @@ from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH
-from lossnet.methods.spec import MethodSpec, Parts, named
+from lossnet.methods.seal import SEAL
+from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
 __all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
@@ -207,7 +207,7 @@ SPEC = MethodSpec(
     InfNetPlus,
     "a cost-augmented net and the task net together against the energy",
     losses=named(Margin),
-    rates={**RATES, "cost_net": "task_lr"},
+    rates={"energy": "energy_lr", "task_net": "task_lr", "cost_net": "task_lr"},
     search=(*SEARCH, "perceptron_weight"),
     build=_build,
 )

@@ -100,11 +100,6 @@ class SEAL(TaskNetMethod):
             yield Update("task_net", loss)
 
 
-#: SEAL's learning rates and settings to search, which methods made of it share
-RATES = {"energy": "energy_lr", "task_net": "task_lr"}
-SEARCH = ("task_dropout", "energy_dropout", "energy_weight", "energy_steps", "task_steps")
-
-
 def _build(parts: Parts) -> SEAL:
     method = parts.make(SEAL)
     if not any(parameter.requires_grad for parameter in method.energy.parameters()):
@@ -117,8 +112,6 @@ SPEC = MethodSpec(
     SEAL,
     "energy and task net trained in turn",
     losses=named(*ENERGY_LOSSES),
-    rates=RATES,
-    search=SEARCH,
     build=_build,
     frozen_energy=True,
 )

@@ -24,6 +24,9 @@ __all__ = ["MethodSpec", "Parts", "named"]
 
 M = TypeVar("M", bound=Method)
 
+#: settings worth a search of methods that train an energy and a task net in turn
+SEARCH = ("task_dropout", "energy_dropout", "energy_weight", "energy_steps", "task_steps")
+
 
 @dataclass(frozen=True)
 class MethodSpec:
@@ -37,7 +40,8 @@ class MethodSpec:
         summary: one line that says what it does.
         losses: by their names on the command line, the default first: classes of energy losses, fixed losses
             that take the place of cross-entropy, or None where the method is its own loss.
-        rates: the setting that is the learning rate of each network, or, before that, of a stage by its name.
+        rates: the setting that is the learning rate of each network, or, before that, of a stage by its name;
+            an energy and a task net unless given.
         search: settings worth a search, beside learning rates, weight decay and what a loss has of its own.
         build: makes the method; `Parts.make` unless given.  The order in which it asks for networks is that
             of random initial weights.
@@ -56,8 +60,8 @@ class MethodSpec:
     method: type[Method]
     summary: str
     losses: Mapping[str, type[EnergyLoss] | FixedLoss | None]
-    rates: Mapping[str, str]
-    search: tuple[str, ...]
+    rates: Mapping[str, str] = field(default_factory=lambda: {"energy": "energy_lr", "task_net": "task_lr"})
+    search: tuple[str, ...] = SEARCH
     build: Callable[[Parts], Method] = lambda parts: parts.make(parts.spec.method)
     loss_search: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     score_shares: Mapping[str, float] = field(default_factory=dict)
