@@ -56,7 +56,7 @@ class Inferred:
 
 @dataclass(frozen=True)
 class GradientInference:
-    """Minimises an objective over relaxed outputs of a batch, all candidates at once.
+    """Gradient descent over relaxed outputs of a batch, all candidates at once.
 
     Args:
         steps: at most this many updates.

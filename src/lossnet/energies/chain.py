@@ -17,7 +17,7 @@ __all__ = ["Chain", "Potentials"]
 
 
 class Potentials(NamedTuple):
-    """What a chain needs of sentences: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""
+    """Sentences as a chain reads them: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""
 
     local: Tensor
     mask: Tensor

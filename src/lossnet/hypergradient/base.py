@@ -29,7 +29,7 @@ class System:
     largest: Tensor | None = None
 
     def norm(self, vector: Tensor) -> Tensor:
-        """``√(v · v)``, ``()``."""
+        """Return ``√(v · v)``, ``()``."""
         return self.dot(vector, vector).clamp(min=0).sqrt()  # rounding may leave a little less than 0
 
 

@@ -99,7 +99,7 @@ class Layout:
 
     The weights of each of ``layers`` are given by a ``D`` that stands for ``Dᵀ X``: it has fewer entries, is
     what differentiation finds, and moves the layer's output by ``X Xᵀ D``.  The inner product is still that
-    of the weights.  The *whole* vector has all parameters as they are.
+    of the weights.  The *whole* vector has all parameters themselves.
 
     The first axis of several ``problems``' parameters stays: vectors are ``(problems, n)`` and their inner
     products ``(problems, 1)``.  There are no layers then.

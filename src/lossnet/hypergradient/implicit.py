@@ -115,7 +115,7 @@ def implicit_gradient(
     parameters, count = (*inner_params, *outer_params), len(inner_params)
     layers = thin_layers(loss, parameters) if thin else {}
     firsts = first_order(loss, places(parameters, layers))
-    del loss  # and its graph, unless somebody else keeps it
+    del loss  # and its graph, unless the caller keeps it
     both = Gradient(firsts if total is None else total(firsts), layers)
     slope, known = both.part(0, count), both.part(count, len(parameters))
     if callable(inner):  # which may put other inputs in the place of those
@@ -164,7 +164,7 @@ def cap(
 def _shortened(
     implicit: Sequence[Tensor], length: Tensor, explicit_length: Tensor, max_norm_ratio: float
 ) -> tuple[Tensor, ...]:
-    """`cap` where both norms are known, ``()`` or ``(problems,)``."""
+    """Return `cap`, given both norms, ``()`` or ``(problems,)``."""
     check_at_least(0, max_norm_ratio=max_norm_ratio)
     scale = (max_norm_ratio * explicit_length * inverse(length)).clamp(max=1.0)
     capped, known_finite = [], not length.dim() and not length.is_cuda and length.isfinite()

@@ -187,7 +187,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     layers = {}
     for index, parameter in enumerate(parameters):
         edge = get_gradient_edge(parameter)
-        if parameter._backward_hooks:  # somebody wants to see its gradient
+        if parameter._backward_hooks:  # its gradient must be computed for them
             continue
         factor, products = edge.node, users.get((edge.node, edge.output_nr), [])
         transposed = [node.name() for node in products] != ["TBackward0"]

@@ -18,7 +18,7 @@ Step = float | Literal["auto"]
 
 @dataclass(eq=False)
 class Curvature:
-    """Estimates ``|λ|max`` as ``‖Hv‖`` for a unit vector ``v`` that follows ``v ← Hv / ‖Hv‖``.
+    """An estimate of ``|λ|max`` as ``‖Hv‖`` for a unit vector ``v`` that follows ``v ← Hv / ‖Hv‖``.
 
     Never above the true value; converges to it also where the largest eigenvalues are negative or come as
     ``±λ``.  The Hessian changes little between training steps, so one product for each update follows it.

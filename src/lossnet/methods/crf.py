@@ -15,7 +15,7 @@ __all__ = ["CRF"]
 
 
 class CRF(Method):
-    """Minimises ``E(x, y) + log Σ_y' exp(−E(x, y'))`` of a chain energy and predicts by Viterbi's algorithm.
+    """A chain energy trained on ``E(x, y) + log Σ_y' exp(−E(x, y'))``; prediction is Viterbi's algorithm.
 
     The exact baseline for learned losses of the same energy; energies that look further have none.
 

@@ -15,7 +15,7 @@ __all__ = ["CrossEntropy"]
 
 
 class CrossEntropy(TaskNetMethod):
-    """Trains a task net on a loss without an energy: the baseline of every table.
+    """A task net trained on a loss without an energy: the baseline of every table.
 
     ``TaskLoss(score_weight=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` has another loss.
 

@@ -19,8 +19,8 @@ __all__ = ["DVN"]
 class DVN(EnergyMethod):
     """An energy that learns the score of any output (SEAL Eq. 7).
 
-    Each batch shows it three outputs: what inference predicts, the adversarial output on which it is most
-    mistaken, found from a random start, and the truth.
+    Each batch shows it three outputs: the prediction of inference, the adversarial output on which it is most
+    mistaken, searched for from a random start, and the truth.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP

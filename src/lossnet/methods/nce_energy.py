@@ -18,7 +18,7 @@ __all__ = ["NCEEnergy"]
 
 
 class NCEEnergy(EnergyMethod):
-    """Trains ``noise_net`` with cross-entropy, freezes it, and contrasts its samples with the truth.
+    """An energy that tells the truth from samples of ``noise_net``, trained with cross-entropy and frozen.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP

@@ -28,7 +28,7 @@ def energy_losses(
 
 
 class SEAL(TaskNetMethod):
-    """On each batch, ``energy_steps`` of the energy, then ``task_steps`` of the task net (SEAL Eq. 4, 5).
+    """``energy_steps`` of the energy, then ``task_steps`` of the task net on each batch (SEAL Eq. 4, 5).
 
     The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
     held fixed.  Each network reads the other's batch once, however many steps it takes.  Without

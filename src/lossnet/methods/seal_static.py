@@ -15,7 +15,7 @@ __all__ = ["SEALStatic"]
 
 
 class SEALStatic(SEAL):
-    """Trains an energy by itself, freezes it, and trains a task net on the task loss (SEAL Eq. 3).
+    """An energy trained by itself and frozen, then a task net trained on the task loss (SEAL Eq. 3).
 
     The ``teacher`` trains the energy: `SPEN` (margin), `DVN` (regression) or `NCEEnergy` (NCE).  An energy
     that is frozen from the start is not trained.

@@ -50,7 +50,7 @@ class InputLayer(nn.Module):
         self.bias = start.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """``X W + b``, ``(…, outputs)``."""
+        """Return ``X W + b``, ``(…, outputs)``."""
         return ops.dense_layer(x, self.weight, self.bias, transposed=True, training=self.training)
 
     def extra_repr(self) -> str:

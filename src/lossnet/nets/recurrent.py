@@ -18,18 +18,7 @@ from torch.nn import functional as F
 
 from lossnet.nets.layers import Dropout, Headed
 
-__all__ = [
-    "BiLSTM",
-    "CharacterCNN",
-    "PooledTokens",
-    "Tagger",
-    "Tokens",
-    "WordVectors",
-    "is_recurrent",
-    "read",
-    "turned",
-    "without_dropout",
-]
+__all__ = ["BiLSTM", "CharacterCNN", "PooledTokens", "Tagger", "Tokens", "WordVectors"]
 
 
 class Tokens(NamedTuple):
