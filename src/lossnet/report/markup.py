@@ -17,7 +17,7 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | bool | None) -> Markup:
-    """An element.  None and False leave an attribute or a child out, and ``_`` in a name stands for ``-``.
+    """Return an element; attributes that are None or False are left out, ``_`` in their names means ``-``.
 
     >>> tag("p", "a < b", tag("br"), class_="note", data_value=3)
     '<p class="note" data-value="3">a &lt; b<br></p>'
@@ -33,7 +33,7 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | bool | 
 
 
 def join(*parts: str | None) -> Markup:
-    """Parts side by side.
+    """Return parts side by side, without those that are None.
 
     >>> join("<", tag("b", "x"), None)
     '&lt;<b>x</b>'

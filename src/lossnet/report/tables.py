@@ -1,4 +1,4 @@
-"""Tables, plain and to sort and filter, and the numbers in them."""
+"""Tables, plain or to sort and filter, and the numbers in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Cell", "missing", "sortable", "table", "two_digits", "with_sign"]
 
 
 class Cell(NamedTuple):
-    """What a cell says, the value that it sorts by (none sorts last), and a class."""
+    """A cell's text, the value that it sorts by (None sorts last), and its class."""
 
     text: str
     value: float | str | None = None
@@ -20,10 +20,9 @@ class Cell(NamedTuple):
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
-    """A table that scrolls by itself where it is too wide for the page."""
-    head = tag("tr", *(tag("th", name, scope="col") for name in heading))
-    body = [tag("tr", *(tag("td", cell.text, class_=cell.kind or None) for cell in row)) for row in rows]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+    """Return a table that scrolls by itself where it is too wide for the page."""
+    head = [tag("th", name, scope="col") for name in heading]
+    return tag("div", tag("table", *_content(head, rows)), class_="scroll")
 
 
 def sortable(
@@ -33,44 +32,37 @@ def sortable(
     prompt: str,
     hide_on_phone: Sequence[int] = (),
 ) -> Markup:
-    """A table whose columns sort at a click and whose rows are filtered by their first cell."""
+    """Return a table whose columns sort at a click and whose rows are filtered by their first cell."""
     wide = ["wide" if column in hide_on_phone else "" for column in range(len(heading))]
     head = [
         tag("th", tag("button", title, type="button"), scope="col", class_=kind or None, aria_sort="none")
         for title, kind in zip(heading, wide, strict=True)
     ]
-    body = [
-        tag(
-            "tr",
-            *(
-                tag("td", cell.text, data_value=cell.value, class_=f"{cell.kind} {kind}".strip() or None)
-                for cell, kind in zip(row, wide, strict=True)
-            ),
-        )
+    rows = [
+        [cell._replace(kind=f"{cell.kind} {kind}".strip()) for cell, kind in zip(row, wide, strict=True)]
         for row in rows
     ]
-    return join(
-        tag(
-            "p",
-            tag("input", type="search", placeholder=prompt, aria_label=prompt, data_filters=name),
-            tag("span", f"{len(rows)} of {len(rows)}", class_="note", aria_live="polite"),
-            class_="filter",
-        ),
-        tag(
-            "div",
-            tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), id=name, class_="sortable"),
-            class_="scroll tall",
-        ),
-    )
+    search = tag("input", type="search", placeholder=prompt, aria_label=prompt, data_filters=name)
+    count = tag("span", f"{len(rows)} of {len(rows)}", class_="note", aria_live="polite")
+    content = tag("table", *_content(head, rows), id=name, class_="sortable")
+    return join(tag("p", search, count, class_="filter"), tag("div", content, class_="scroll tall"))
+
+
+def _content(head: Sequence[Markup], rows: Sequence[Sequence[Cell]]) -> tuple[Markup, Markup]:
+    body = [
+        tag("tr", *(tag("td", cell.text, data_value=cell.value, class_=cell.kind or None) for cell in row))
+        for row in rows
+    ]
+    return tag("thead", tag("tr", *head)), tag("tbody", *body)
 
 
 def missing(text: str) -> Markup:
-    """A line in place of something that cannot be shown."""
+    """Return a line in place of something that cannot be shown."""
     return tag("p", text, class_="missing")
 
 
 def with_sign(value: float, digits: int = 2) -> str:
-    """A number with its sign, a dash where there is none.
+    """Return a number with its sign, a dash for NaN.
 
     >>> with_sign(0.5), with_sign(-12.0, 1), with_sign(float("nan"))
     ('+0.50', '−12.0', '–')
@@ -79,7 +71,7 @@ def with_sign(value: float, digits: int = 2) -> str:
 
 
 def two_digits(value: float) -> str:
-    """A signed number of two digits, whatever the scale of an energy.
+    """Return a signed number of two significant digits.
 
     >>> two_digits(123.4), two_digits(-0.0123)
     ('+1.2e+02', '−0.012')
