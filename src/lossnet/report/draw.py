@@ -10,24 +10,21 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.analysis import Estimate
+from lossnet.analysis import estimate
 from lossnet.report.markup import Markup, tag
 
-__all__ = ["Interval", "Line", "heat_map", "image", "interval_chart", "line_chart", "png", "signed", "ticks"]
+__all__ = ["Line", "heat_map", "image", "interval_chart", "line_chart", "png", "signed", "ticks"]
 
 WIDTH = 360
 #: the number of colours, which repeat if there are more lines
 COLOURS = 6
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
-
-
-# ---------------------------------------------------------------- pictures
 
 
 def png(pixels: NDArray[Any]) -> bytes:
@@ -72,7 +69,7 @@ def signed(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uin
 def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Markup:
     """Draw a signed square matrix, with the names of its rows and columns if they are given."""
     names = [_short(name, 15) for name in names]
-    margin = 8 + 6 * max(map(len, names)) if names else 0
+    margin = 8 + 7 * max(map(len, names)) if names else 0
     side = WIDTH - margin
     # A single outlier must not make everything else pale.
     apart = np.abs(values[~np.eye(len(values), dtype=bool)])
@@ -90,24 +87,12 @@ def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Mark
     return _svg(text, side + margin, parts)
 
 
-# ---------------------------------------------------------------- charts
-
-
 class Line(NamedTuple):
     """A line of a chart; ``colour`` is a number."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int = 0
-
-
-class Interval(NamedTuple):
-    """A row of an interval chart: the values of seeds, and their mean with its interval."""
-
-    name: str
-    values: Sequence[float]
-    estimate: Estimate
     colour: int = 0
 
 
@@ -127,7 +112,8 @@ def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
     for y, text in y_axis.ticks(5):
         parts.append(tag("line", x1=left, x2=WIDTH - right, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", text, x=left - 6, y=round(y + 3.5, 1), text_anchor="end"))
-    for x, text in x_axis.ticks(6):
+    whole = all(float(x).is_integer() for x, _ in every)  # epochs, which have no fractions
+    for x, text in x_axis.ticks(6, whole):
         parts.append(tag("text", text, x=x, y=height - bottom + 15, text_anchor="middle"))
     parts.append(tag("text", across, x=WIDTH - right, y=height - 4, text_anchor="end"))
     for line, finite in zip(lines, points, strict=True):
@@ -140,27 +126,29 @@ def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
     return _svg(title, height, parts)
 
 
-def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
-    """Draw means with their intervals, one row each, and the seeds' values as dots."""
+def interval_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
+    """Draw the mean of each row with its confidence interval, and its values as dots."""
+    drawn = [(colour, name, values) for colour, (name, values) in enumerate(rows.items()) if values]
+    estimates = [estimate(values) for _, _, values in drawn]
     top, step, left, right = 26, 36, 10, 10
-    height = top + step * len(rows) + 20
-    ends = [value for row in rows for value in row.values]
-    ends += [row.estimate.mean + side * (row.estimate.half or 0) for row in rows for side in (-1, 1)]
-    axis = _Axis(ends, left, WIDTH - right, pad=0.06)
+    height = top + step * len(drawn) + 20
+    ends = [mean + side * (half or 0) for mean, half in estimates for side in (-1, 1)]
+    axis = _Axis(
+        [*ends, *(value for _, _, values in drawn for value in values)], left, WIDTH - right, pad=0.06
+    )
     parts = [tag("text", title, x=left, y=15, class_="heading")]
     for x, text in axis.ticks(6):
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=height - 18, class_="grid"))
         parts.append(tag("text", text, x=x, y=height - 5, text_anchor="middle"))
-    for index, row in enumerate(rows):
+    for index, ((colour, name, values), (mean, half)) in enumerate(zip(drawn, estimates, strict=True)):
         y = top + step * index + 25
-        mean, half = row.estimate
-        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in row.values]
+        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in values]
         if half is not None:
             low, high = axis.at(mean - half), axis.at(mean + half)
             marks.append(tag("line", x1=low, x2=high, y1=y, y2=y, class_="line"))
         marks.append(tag("circle", cx=axis.at(mean), cy=y, r=4.5, class_="dot"))
-        parts.append(tag("g", *marks, class_=f"c{row.colour % COLOURS}"))
-        parts.append(tag("text", _short(row.name, 52), x=left, y=y - 9))
+        parts.append(tag("g", *marks, class_=f"c{colour % COLOURS}"))
+        parts.append(tag("text", _short(name, 52), x=left, y=y - 9))
     return _svg(title, height, parts)
 
 
@@ -194,9 +182,9 @@ class _Axis:
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return places and texts of round numbers."""
-        values = ticks(self.low, self.high, most)
+    def ticks(self, most: int, whole: bool = False) -> list[tuple[float, str]]:
+        """Return places and texts of round numbers, only whole ones if ``whole``."""
+        values = [value for value in ticks(self.low, self.high, most) if not whole or value.is_integer()]
         return [(self.at(value), f"{value:.6g}".replace("-", "−")) for value in values]
 
 

@@ -88,7 +88,7 @@ class Evidence:
 
     def selection(self, what: str) -> str:
         """Say which examples are shown, where ``what`` names the instances."""
-        return f"Evenly spaced {self.part} {what}, so that nobody has chosen them (first seed)."
+        return f"Evenly spaced {self.part} {what}, not hand-picked (first seed)."
 
     def picture(self, number: int) -> Markup | None:
         """Return the input of an instance as its kind shows it; None where there is nothing to see."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lossnet.analysis import Estimate, difference, estimate
-from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_chart
+from lossnet.report.draw import COLOURS, Line, interval_chart, line_chart
 from lossnet.report.markup import Markup, join, tag
 from lossnet.report.runs import Comparison
 from lossnet.report.tables import Cell, missing, table
 from lossnet.scores import headlines, metric
 
 __all__ = ["curves", "figures", "settings", "summary"]
-
-
-# ---------------------------------------------------------------- figures
 
 
 def summary(comparison: Comparison) -> Markup:
@@ -31,10 +27,10 @@ def summary(comparison: Comparison) -> Markup:
         gap = difference(subject.values(name), baseline.values(name))
         verdict = "one seed cannot tell this from chance"
         if gap.half is not None:
-            verdict = f"its 95 % interval {'leaves out' if abs(gap.mean) > gap.half else 'holds'} 0"
+            verdict = f"the 95 % interval {'excludes' if abs(gap.mean) > gap.half else 'includes'} 0"
         tiles.append(_tile("difference", _spread(gap, "+"), verdict))
     return join(
-        tag("h1", f"{subject.title} on {comparison.dataset}"),
+        tag("h1", comparison.title),
         tag("p", " · ".join(facts), class_="note"),
         tag("div", *tiles, class_="tiles"),
     )
@@ -63,20 +59,15 @@ def figures(comparison: Comparison) -> Markup:
     note = "Points: mean over seeds ± half of the 95 % confidence interval (Student’s t); dots are seeds."
     if baseline is not None:
         note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
-    charts = [tag("figure", _interval_chart(comparison, name)) for name in _headlines(comparison)]
+    charts = []
+    for name in _headlines(comparison):
+        points = {group.title: [100 * value for value in group.values(name)] for group in groups}
+        charts.append(tag("figure", interval_chart(f"{groups[0].first.part} {_title(name)}", points)))
     return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
 
 
 def _headlines(comparison: Comparison) -> list[str]:
     return [name for name in headlines() if comparison.subject.values(name)]
-
-
-def _interval_chart(comparison: Comparison, name: str) -> Markup:
-    rows = []
-    for colour, group in enumerate(comparison.groups):
-        if points := [100 * value for value in group.values(name)]:
-            rows.append(Interval(group.title, points, estimate(points), colour))
-    return interval_chart(f"{comparison.subject.first.part} {_title(name)}", rows)
 
 
 def _tile(title: str, figure: str, note: str) -> Markup:
@@ -96,9 +87,6 @@ def _spread(value: Estimate, sign: str = "") -> str:
     """Return a mean with its interval in points; ``sign`` is "+" to show the sign."""
     text = f"{100 * value.mean:{sign}.2f}".replace("-", "−")
     return text if value.half is None else f"{text} ±\u00a0{100 * value.half:.2f}"
-
-
-# ---------------------------------------------------------------- curves
 
 
 def curves(comparison: Comparison) -> Markup:
@@ -136,31 +124,26 @@ def _lines(comparison: Comparison, name: str) -> list[Line]:
     ]
 
 
-# ---------------------------------------------------------------- settings
-
-
 def settings(comparison: Comparison) -> Markup:
     """Return every setting, and where the runs come from; what differs is bold."""
     groups = comparison.groups
     names = dict.fromkeys(name for group in groups for name in group.settings)
     every = {name.replace("_", " "): [group.settings.get(name, "–") for group in groups] for name in names}
-    origin: dict[str, list[Any]] = {
+    results = [group.first.result for group in groups]
+    origin = {
         "seeds": [", ".join(str(run.seed) for run in group.runs) for group in groups],
         "folders": [", ".join(str(run.folder) for run in group.runs) for group in groups],
         "epochs": [", ".join(str(run.result.get("epochs", "–")) for run in group.runs) for group in groups],
+        "device": [result.get("device", "–") for result in results],
+        "commit": [str(result.get("commit") or "–")[:12] for result in results],
+        "versions": [", ".join(f"{k} {v}" for k, v in result["versions"].items()) for result in results],
     }
-    for name, value in (
-        ("device", lambda result: result.get("device", "–")),
-        ("commit", lambda result: str(result.get("commit") or "–")[:12]),
-        ("versions", lambda result: ", ".join(f"{k} {v}" for k, v in result["versions"].items())),
-    ):
-        origin[name] = [value(group.first.result) for group in groups]
     heading = ["", *(group.title for group in groups)]
     tables = []
     for part in (every, origin):
         rows = []
         for name, values in part.items():
-            kind = "differs" if len(set(map(str, values))) > 1 else ""
+            kind = "words differs" if len(set(map(str, values))) > 1 else "words"
             rows.append([Cell(name), *(Cell(str(value), kind=kind) for value in values)])
         tables.append(table(heading, rows))
     return join(*tables)

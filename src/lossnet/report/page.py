@@ -71,8 +71,7 @@ def _page(comparison: Comparison, data_dir: Path | str | None, tell: Tell, fresh
         name = title.lower().replace(" ", "-")
         links.append(tag("a", title, href=f"#{name}"))
         parts.append(tag("section", tag("h2", title), body, id=name))
-    title = f"{comparison.subject.title} on {comparison.dataset}"
-    return _document(title, join(overview.summary(comparison), tag("nav", *links), *parts))
+    return _document(comparison.title, join(overview.summary(comparison), tag("nav", *links), *parts))
 
 
 def _document(title: str, content: Markup) -> str:

@@ -80,11 +80,6 @@ class Group:
         """The settings of the runs."""
         return dict(self.first.result["settings"])
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the method is cross-entropy."""
-        return bool(self.first.result["method"] == "cross-entropy")
-
     def values(self, metric: str) -> list[float]:
         """Return a metric of each seed that has it."""
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
@@ -99,9 +94,9 @@ class Comparison:
     groups: tuple[Group, ...]
 
     @property
-    def dataset(self) -> str:
-        """The name of the data set that all runs are about."""
-        return str(self.subject.first.result["dataset"])
+    def title(self) -> str:
+        """What the page is about: the subject and the data set of all runs."""
+        return f"{self.subject.title} on {self.subject.first.result['dataset']}"
 
     @property
     def shown(self) -> list[Group]:
@@ -132,9 +127,13 @@ def compare(runs: Sequence[Finished]) -> Comparison:
             raise ValueError(f"{both} are the same run (seed {run.seed}); give one of them")
     members = [tuple(group[seed] for seed in sorted(group)) for group in seeds.values()]
     titles = _titles([group[0].result for group in members])
-    groups = sorted(map(Group, titles, members), key=lambda group: group.is_plain)
-    plain = [group for group in groups[1:] if group.is_plain]
+    groups = sorted(map(Group, titles, members), key=_is_plain)
+    plain = [group for group in groups[1:] if _is_plain(group)]
     return Comparison(groups[0], next(iter(plain or groups[1:]), None), tuple(groups))
+
+
+def _is_plain(group: Group) -> bool:
+    return bool(group.first.result["method"] == "cross-entropy")
 
 
 def _titles(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lossnet.report.markup import Markup, join, tag
 
-__all__ = ["Cell", "missing", "sortable", "table", "two_digits", "with_sign"]
+__all__ = ["Cell", "missing", "sortable", "table", "with_sign"]
 
 
 class Cell(NamedTuple):
@@ -61,19 +61,10 @@ def missing(text: str) -> Markup:
     return tag("p", text, class_="missing")
 
 
-def with_sign(value: float, digits: int = 2) -> str:
+def with_sign(value: float, form: str = ".2f") -> str:
     """Return a number with its sign, a dash for NaN.
 
-    >>> with_sign(0.5), with_sign(-12.0, 1), with_sign(float("nan"))
-    ('+0.50', '−12.0', '–')
+    >>> with_sign(0.5), with_sign(-12.0, ".1f"), with_sign(123.4, ".2g"), with_sign(float("nan"))
+    ('+0.50', '−12.0', '+1.2e+02', '–')
     """
-    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
-
-
-def two_digits(value: float) -> str:
-    """Return a signed number of two significant digits.
-
-    >>> two_digits(123.4), two_digits(-0.0123)
-    ('+1.2e+02', '−0.012')
-    """
-    return f"{value:+.2g}".replace("-", "−")
+    return "–" if math.isnan(value) else f"{value:+{form}}".replace("-", "−")

@@ -106,7 +106,7 @@ class _Service:
     def __init__(self, model: Model, limits: Limits) -> None:
         self.model, self.limits = model, limits
         self.wire = Wire(model)
-        self._batcher: Batcher[Any] | None = None
+        self._batcher: Batcher | None = None
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         labels, sizes = ["path", "status"], [2**power for power in range(11)]

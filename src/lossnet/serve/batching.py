@@ -6,27 +6,23 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 __all__ = ["Batcher", "Busy"]
-
-Item = TypeVar("Item")
 
 
 class Busy(RuntimeError):  # noqa: N818
     """Raised when the queue is full or the server is shutting down."""
 
 
-@dataclass
-class _Job(Generic[Item]):
-    items: Sequence[Item]
+class _Job(NamedTuple):
+    items: Sequence[Any]
     cost: int
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Future[list[Any]]
 
 
-class Batcher(Generic[Item]):
+class Batcher:
     """A thread that calls ``answer`` with the items of all requests that are waiting.
 
     A batch never waits to fill up: requests that arrive while one is being answered form the next.  If a
@@ -46,13 +42,13 @@ class Batcher(Generic[Item]):
 
     def __init__(
         self,
-        answer: Callable[[list[Item]], list[Any]],
+        answer: Callable[[list[Any]], list[Any]],
         together: int,
         waiting: int,
         observe: Callable[[int], object] = lambda items: None,
     ) -> None:
         self._answer, self._together, self._observe = answer, together, observe
-        self._queue: queue.Queue[_Job[Item] | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[_Job | None] = queue.Queue(waiting)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
@@ -67,11 +63,11 @@ class Batcher(Generic[Item]):
         """The number of requests that wait."""
         return self._queue.qsize()
 
-    def submit(self, items: Sequence[Item], cost: int) -> Future[list[Any]]:
+    def submit(self, items: Sequence[Any], cost: int) -> Future[list[Any]]:
         """Return a future of the answers; one that is cancelled before its turn is skipped."""
         if not self.alive:
             raise Busy("the server is shutting down")
-        job = _Job(items, cost)
+        job = _Job(items, cost, Future())
         try:
             self._queue.put_nowait(job)
         except queue.Full:
@@ -88,7 +84,7 @@ class Batcher(Generic[Item]):
     def _run(self) -> None:
         last = False
         while not last:
-            jobs: list[_Job[Item]] = []
+            jobs: list[_Job] = []
             cost, job = 0, self._queue.get()
             while job is not None:
                 if job.future.set_running_or_notify_cancel():
@@ -104,7 +100,7 @@ class Batcher(Generic[Item]):
             if jobs:
                 self._work(jobs)
 
-    def _work(self, jobs: list[_Job[Item]]) -> None:
+    def _work(self, jobs: list[_Job]) -> None:
         items = [item for job in jobs for item in job.items]
         try:
             answers = self._answer(items)

@@ -13,12 +13,12 @@ from lossnet.analysis import Interactions, hessian, label_scores, pull_along
 from lossnet.data import LabelTable
 from lossnet.energies import Energy
 from lossnet.model import ModelError
-from lossnet.outputs.panels.parts import cards, heat_maps, pair_tables, score_table, strip
+from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table, strip
 from lossnet.report.canvas import draw_pixels, pixel_places
 from lossnet.report.draw import Line, line_chart
 from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import missing, with_sign
+from lossnet.report.tables import missing
 
 __all__ = ["sections"]
 
@@ -45,9 +45,6 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     ]
 
 
-# ---------------------------------------------------------------- the energy
-
-
 def _learned(evidence: Evidence, tell: Tell) -> Markup:
     try:
         energy = evidence.subject.energy()
@@ -72,10 +69,8 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
             "Where the energy’s curvature −∂²E/∂yᵢ∂yⱼ is positive, one label makes it want the other: "
             f"the mean over {len(numbers)} {evidence.part} instances at the model’s own predictions, "
             f"seed {evidence.subject.run.seed}. "
-            "Beside it, how labels occur together in the training data: φ, their correlation. "
-            f"Over all pairs of {which} the two have a correlation of ",
-            tag("b", with_sign(interactions.correlation)),
-            f" ({with_sign(interactions.correlation_with_counts)} with plain counts of co-occurrence).",
+            "Beside it, how labels occur together in the training data: φ, their correlation.",
+            correlation(interactions, which),
         ),
         heat_maps(
             {
@@ -113,17 +108,13 @@ def _most_frequent(evidence: Evidence) -> tuple[list[int], Tensor]:
 
 
 def _pulls(
-    energy: Energy,
-    x: Any,
-    y: Tensor,
-    interactions: Interactions,
-    labels: Sequence[int],
-    names: Sequence[str],
+    energy: Energy, x: Any, y: Tensor, interactions: Interactions, labels: Sequence[int], names: Sequence[str]
 ) -> Markup:
     """Return charts of the pull between the two labels wanted most, least, and neither."""
     pairs = [("wanted together", pair) for pair in interactions.strongest(1)]
     pairs += [("kept apart", pair) for pair in interactions.strongest(1, wanted=False)]
-    pairs.append(("indifferent", interactions.indifferent()))
+    if interactions.indifferent() not in [pair for _, pair in pairs]:
+        pairs.append(("indifferent", interactions.indifferent()))
     at = {"0": 0.0, "½": 0.5, "1": 1.0}
     charts = []
     for title, pair in pairs:
@@ -138,9 +129,6 @@ def _pulls(
         charts.append(tag("figure", chart, tag("figcaption", f"pull on {other} as {one} goes from 0 to 1")))
     legend = [tag("span", f"label at {value}", class_=f"key c{colour}") for colour, value in enumerate(at)]
     return join(tag("p", *legend, class_="legend"), tag("div", *charts, class_="charts"))
-
-
-# ---------------------------------------------------------------- examples
 
 
 def _examples(evidence: Evidence) -> Markup:

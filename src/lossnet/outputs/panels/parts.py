@@ -8,17 +8,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lossnet.analysis import LabelScores
+from lossnet.analysis import Interactions, LabelScores
 from lossnet.analysis.labels import Pairs
 from lossnet.report.draw import heat_map
 from lossnet.report.evidence import Evidence, RunOutput
 from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import Cell, sortable, table, two_digits, with_sign
+from lossnet.report.tables import Cell, sortable, table, with_sign
 
-__all__ = ["cards", "heat_maps", "pair_tables", "score_table", "strip"]
+__all__ = ["cards", "correlation", "heat_maps", "pair_tables", "score_table", "strip"]
 
 #: pairs in a list
 PAIRS = 8
+
+
+def correlation(pairs: Pairs, what: str) -> Markup | None:
+    """Say how far what was learned agrees with the data, None if there are too few pairs to tell."""
+    if math.isnan(pairs.correlation):
+        return None
+    counts = ""
+    if isinstance(pairs, Interactions):
+        counts = f" ({with_sign(pairs.correlation_with_counts)} with plain counts of co-occurrence)"
+    value = tag("b", with_sign(pairs.correlation))
+    return join(f" Over all pairs of {what} the two have a correlation of ", value, f"{counts}.")
 
 
 def heat_maps(maps: Mapping[str, Tensor], order: Sequence[int], names: Sequence[str]) -> Markup:
@@ -42,7 +53,7 @@ def pair_tables(
         rows = [
             [
                 Cell(f"{names[pair.first]} {between} {names[pair.second]}"),
-                Cell(two_digits(pair.learned)),
+                Cell(with_sign(pair.learned, ".2g")),
                 Cell(with_sign(pair.association)),
                 Cell(str(pair.together)),
             ]
@@ -84,7 +95,9 @@ def score_table(
         if theirs:
             gain = values[2] - values[3]
             kind = "good" if gain >= 0.05 else "bad" if gain <= -0.05 else ""
-            cells.append(Cell("–") if math.isnan(gain) else Cell(with_sign(gain, 1), round(gain, 4), kind))
+            cells.append(
+                Cell("–") if math.isnan(gain) else Cell(with_sign(gain, ".1f"), round(gain, 4), kind)
+            )
         rows.append(cells)
     seeds = f"mean over {len(subject.runs)} seeds" if len(subject.runs) > 1 else "one seed"
     text = f"Points on {evidence.part} data for {subject.title}, {seeds}, {note}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 
@@ -18,10 +17,10 @@ from lossnet.analysis import (
 )
 from lossnet.data import Sentences, TagColumn
 from lossnet.outputs import Tags
-from lossnet.outputs.panels.parts import cards, heat_maps, pair_tables, score_table
+from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import Cell, missing, table, with_sign
+from lossnet.report.tables import Cell, missing, table
 from lossnet.spans import find_spans
 
 __all__ = ["sections"]
@@ -40,7 +39,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
 
 
 class _Panel:
-    """Sentences with their words, true tags and predictions."""
+    """Sentences with their words and true tags, and the colours of tags, or of spans if tags mark them."""
 
     def __init__(self, evidence: Evidence) -> None:
         output, source, target = (
@@ -56,6 +55,9 @@ class _Panel:
         self.evidence, self.names = evidence, evidence.subject.model.label_names
         self.spans = output.tag_set.scheme is not None
         self.tokens, self.truth, self.train = source.tokens, target.tags, train.tags
+        kinds = Counter(self.kind(name) for tags in train.tags for name in tags)
+        del kinds[""]  # outside of spans
+        self.colours = {kind: colour for colour, (kind, _) in enumerate(kinds.most_common(COLOURS))}
 
     def chosen(self, output: RunOutput) -> list[list[str]]:
         """Return the names of predicted tags, sentence by sentence."""
@@ -67,7 +69,7 @@ class _Panel:
         tell(f"asking the energy about {len(self.names)} tags")
         parts = [Section("What the energy learned", self.learned())]
         if self.spans:
-            kinds = sorted({name.partition("-")[2] for name in self.names} - {""})
+            kinds = sorted(set(map(self.kind, self.names)) - {""})
             counts = Counter(span.kind for tags in self.truth for span in find_spans(tags))
             spans = score_table(
                 evidence,
@@ -114,10 +116,8 @@ class _Panel:
                 f"it: the mean over neighbours in {len(numbers)} {evidence.part} sentences at the model’s "
                 f"own predictions, seed {evidence.subject.run.seed}, less the means of rows and columns, "
                 "which are about one tag alone. Beside it, how much more often than by chance one tag "
-                "follows another in the training data, as a logarithm. Over all pairs of tags the two have "
-                "a correlation of ",
-                tag("b", with_sign(transitions.correlation)),
-                ".",
+                "follows another in the training data, as a logarithm.",
+                correlation(transitions, "tags"),
             ),
             heat_maps(
                 {
@@ -172,18 +172,17 @@ class _Panel:
         outputs = self.evidence.first_seeds
         predicted = [self.chosen(output) for output in outputs.values()]
         letters = ["A", "B"] if len(outputs) > 1 else [""]
-        palette = _Palette.of(self.train, self.spans)
         bodies = {}
         for number in self.evidence.spaced(EXAMPLES).tolist():
             truth, said = self.truth[number], [tags[number] for tags in predicted]
-            parts = [
-                _token(word, true, dict(zip(letters, mine, strict=True)), palette)
+            words = [
+                self.word(word, true, dict(zip(letters, mine, strict=True)))
                 for word, true, *mine in zip(self.tokens[number], truth, *said, strict=True)
             ]
             wrong = [sum(a != b for a, b in zip(tags, truth, strict=True)) for tags in said]
             counted = ", ".join(f"{name} {count}".strip() for name, count in zip(letters, wrong, strict=True))
-            note = tag("p", f"wrong: {counted} of {len(parts)}", class_="note")
-            bodies[number] = join(note, tag("p", *parts, class_="sentence"))
+            note = tag("p", f"wrong: {counted} of {len(words)}", class_="note")
+            bodies[number] = join(note, tag("p", *words, class_="sentence"))
         who = "; ".join(f"{letter} is {title}" for letter, title in zip(letters, outputs, strict=True))
         return join(
             tag(
@@ -192,40 +191,28 @@ class _Panel:
                 "The true tag is under its word, and under that ✗ a wrong prediction",
                 f" or ✓ a right one beside it. {who}." if len(outputs) > 1 else ".",
             ),
-            palette.key(),
+            tag(
+                "p",
+                *(tag("span", kind, class_=f"mark t{n}") for kind, n in self.colours.items()),
+                class_="legend",
+            ),
             cards(self.evidence, bodies),
         )
 
-
-def _token(word: str, true: str, said: Mapping[str, str], palette: _Palette) -> Markup:
-    """Return a word and the marks under it; ``said`` are the models' tags by their letters."""
-    right = all(mine == true for mine in said.values())
-    marks = [] if right and palette.spans and true == "O" else [palette.mark(true, true)]
-    if not right:
-        for letter, mine in said.items():
-            text = f"{letter} ✓" if mine == true else f"{letter} ✗ {mine}"
-            marks.append(palette.mark(text.strip(), mine, wrong=mine != true))
-    return tag("span", tag("span", word, class_="word"), *marks, class_="token")
-
-
-@dataclass(frozen=True)
-class _Palette:
-    """The colours of the most frequent tags, or kinds of spans where tags mark them."""
-
-    colours: Mapping[str, int]
-    spans: bool
-
-    @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], spans: bool) -> _Palette:
-        names = (name for tags in sentences for name in tags)
-        kinds = Counter(name.partition("-")[2] if spans else name for name in names)
-        del kinds[""]  # outside of spans
-        return cls({kind: colour for colour, (kind, _) in enumerate(kinds.most_common(COLOURS))}, spans)
+    def word(self, word: str, true: str, said: Mapping[str, str]) -> Markup:
+        """Return a word and the marks under it; ``said`` are the models' tags by their letters."""
+        right = all(mine == true for mine in said.values())
+        marks = [] if right and self.spans and true == "O" else [self.mark(true, true)]
+        if not right:
+            for letter, mine in said.items():
+                text = f"{letter} ✓" if mine == true else f"{letter} ✗ {mine}"
+                marks.append(self.mark(text.strip(), mine, wrong=mine != true))
+        return tag("span", tag("span", word, class_="word"), *marks, class_="token")
 
     def mark(self, text: str, name: str, wrong: bool = False) -> Markup:
-        colour = self.colours.get(name.partition("-")[2] if self.spans else name)
+        colour = self.colours.get(self.kind(name))
         return tag("span", text, class_=f"mark{' wrong' * wrong}{'' if colour is None else f' t{colour}'}")
 
-    def key(self) -> Markup:
-        marks = [tag("span", kind, class_=f"mark t{colour}") for kind, colour in self.colours.items()]
-        return tag("p", *marks, class_="legend")
+    def kind(self, name: str) -> str:
+        """Return the kind of span that a tag marks, or the tag where tags mark no spans."""
+        return name.partition("-")[2] if self.spans else name
