@@ -1,4 +1,4 @@
-"""The course of training, and what several seeds say together."""
+"""The course of training, and means and differences over seeds."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def count_transitions(sentences: Iterable[Sequence[str]], tags: Sequence[str]) -
 
 
 class Transitions(Pairs):
-    """What an energy learned about neighbouring tags beside what the data have.
+    """Learned preferences for neighbouring tags beside those in the data.
 
     ``learned`` is ``P C P`` with ``P = I − 11ᵀ/tags``: the curvature ``C`` less the means of its rows and
     columns.  A token's probabilities sum to 1, and these are the directions that keep it so; a constant added

@@ -7,7 +7,7 @@
 `tables`           tables, plain or to sort and filter
 `draw`             charts as SVG, matrices and images as PNG
 `canvas`           columns that are pixels, drawn as a picture
-`overview`         what runs of every kind have: figures, curves and settings
+`overview`         sections about runs of every kind: figures, curves and settings
 `page`             the whole page
 =================  ===================================================================================
 

@@ -1,4 +1,4 @@
-"""What runs of every kind have: figures, curves and settings."""
+"""Sections about runs of every kind: figures, curves and settings."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What the page is about: the subject and the data set of all runs."""
+        """The page's title: the subject and the data set of all runs."""
         return f"{self.subject.title} on {self.subject.first.result['dataset']}"
 
     @property

@@ -4,7 +4,7 @@
 `labels`           pairs of labels that the energy wants together, each label's scores, examples
 `tags`             tags that the energy wants in a row, scores of tags and spans, confusions, examples
 `masks`            examples with the energy's pull on each pixel
-`parts`            what several of them show: learned pairs, tables of scores, cards of examples
+`parts`            parts of several of them: learned pairs, tables of scores, cards of examples
 =================  ===================================================================================
 
 Each has ``sections(evidence, tell)``, which `Output.panels` of its kind calls.  They draw with the toolkit of

@@ -1,4 +1,4 @@
-"""What a report shows where outputs are label sets."""
+"""Panels of a report on outputs that are label sets."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
         ),
         tag(
             "p",
-            "Orange is positive, blue negative, the diagonal left out; labels that come together are "
+            "Orange is positive, blue negative, the diagonal left out; labels that occur together are "
             "neighbours.",
             class_="note",
         ),

@@ -1,4 +1,4 @@
-"""What a report shows where outputs are masks."""
+"""Panels of a report on outputs that are masks."""
 
 from __future__ import annotations
 

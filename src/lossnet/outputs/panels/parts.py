@@ -1,4 +1,4 @@
-"""What panels of several kinds show: learned pairs, tables of scores, and cards of examples."""
+"""Parts of panels of several kinds: learned pairs, tables of scores, and cards of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows where outputs are tags of sentences."""
+"""Panels of a report on outputs that are tags of sentences."""
 
 from __future__ import annotations
 
