@@ -3,8 +3,7 @@
 =================  ===================================================================================
 `runs`             read run folders, and group runs that differ only in their seed
 `evidence`         predictions of the runs on the data they were trained on
-`markup`           HTML in which every string is escaped unless it is markup already
-`tables`           tables, plain or to sort and filter
+`markup`           HTML elements and tables, in which every string is escaped unless it is markup already
 `draw`             charts as SVG, matrices and images as PNG
 `canvas`           columns that are pixels, drawn as a picture
 `overview`         sections about runs of every kind: figures, curves and settings

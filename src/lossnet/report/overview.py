@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from lossnet.analysis import Estimate, difference, estimate
 from lossnet.report.draw import COLOURS, Line, interval_chart, line_chart
-from lossnet.report.markup import Markup, join, tag
+from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.report.runs import Comparison
-from lossnet.report.tables import Cell, missing, table
 from lossnet.scores import headlines, metric
 
 __all__ = ["curves", "figures", "settings", "summary"]
@@ -96,10 +95,15 @@ def curves(comparison: Comparison) -> Markup:
         return missing("No run has a history.")
     leading = {f"valid {name}" for name in headlines()}
     first = [name for name in every if name in leading or name.endswith(": loss")]
-    charts = {
-        name: tag("figure", line_chart(name.replace("_", " "), _lines(comparison, name), across="epoch"))
-        for name in every
-    }
+    charts = {}
+    for name in every:
+        lines = [
+            Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
+            for colour, group in enumerate(comparison.groups)
+            for run in group.runs
+            if name in run.curves
+        ]
+        charts[name] = tag("figure", line_chart(name.replace("_", " "), lines, across="epoch"))
     legend = [
         tag("span", group.title, class_=f"key c{colour % COLOURS}")
         for colour, group in enumerate(comparison.groups)
@@ -113,15 +117,6 @@ def curves(comparison: Comparison) -> Markup:
         heading = tag("summary", f"{len(charts)} more curve{'s' * (len(charts) != 1)}")
         parts.append(tag("details", heading, tag("div", *charts.values(), class_="charts")))
     return join(*parts)
-
-
-def _lines(comparison: Comparison, name: str) -> list[Line]:
-    return [
-        Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
-        for colour, group in enumerate(comparison.groups)
-        for run in group.runs
-        if name in run.curves
-    ]
 
 
 def settings(comparison: Comparison) -> Markup:

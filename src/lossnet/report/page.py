@@ -14,9 +14,8 @@ from rich.markup import escape
 from lossnet.files import write_text
 from lossnet.report import overview
 from lossnet.report.evidence import Fresh, Section, Tell, collect
-from lossnet.report.markup import Markup, join, tag
+from lossnet.report.markup import Markup, join, missing, tag
 from lossnet.report.runs import Comparison, compare, read_run
-from lossnet.report.tables import missing
 
 __all__ = ["write"]
 

@@ -17,8 +17,7 @@ from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tab
 from lossnet.report.canvas import draw_pixels, pixel_places
 from lossnet.report.draw import Line, line_chart
 from lossnet.report.evidence import Evidence, Section, Tell
-from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import missing
+from lossnet.report.markup import Markup, join, missing, tag
 
 __all__ = ["sections"]
 

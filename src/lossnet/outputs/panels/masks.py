@@ -9,8 +9,7 @@ from lossnet.model import ModelError
 from lossnet.outputs.panels.parts import cards, strip
 from lossnet.report.draw import image, signed
 from lossnet.report.evidence import Evidence, Section, Tell
-from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import missing
+from lossnet.report.markup import Markup, join, missing, tag
 from lossnet.scores import IoU
 
 __all__ = ["sections"]

@@ -12,8 +12,7 @@ from lossnet.analysis import Interactions, LabelScores
 from lossnet.analysis.labels import Pairs
 from lossnet.report.draw import heat_map
 from lossnet.report.evidence import Evidence, RunOutput
-from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import Cell, sortable, table, with_sign
+from lossnet.report.markup import Cell, Markup, join, sortable, table, tag, with_sign
 
 __all__ = ["cards", "correlation", "heat_maps", "pair_tables", "score_table", "strip"]
 

@@ -19,8 +19,7 @@ from lossnet.data import Sentences, TagColumn
 from lossnet.outputs import Tags
 from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
-from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import Cell, missing, table
+from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.spans import find_spans
 
 __all__ = ["sections"]
