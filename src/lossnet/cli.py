@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import errno
 import os
@@ -21,8 +20,6 @@ import lossnet
 
 # A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lossnet.data import Examples
     from lossnet.prediction import Predictor
     from lossnet.report.evidence import Fresh
@@ -78,7 +75,7 @@ def _run_command(command: str, *given: str) -> None:
 
 
 def exit_status(command: Callable[[], None]) -> int:
-    """Run a command; print what stops it as one line and return the exit status."""
+    """Run a command; print an error that ends it as one line and return the exit status."""
     from lossnet.training import Interrupted, NonFiniteLoss
 
     try:
@@ -86,10 +83,8 @@ def exit_status(command: Callable[[], None]) -> int:
         sys.stdout.flush()
         return 0
     except Interrupted as stop:
-        advice = "continue with the same command and --resume"
-        if stop.checkpoint is None:
-            advice = "nothing is saved without --output"
-        return _fail(f"{stop}\n{advice}", 130)
+        resume, lost = "continue with the same command and --resume", "nothing is saved without --output"
+        return _fail(f"{stop}\n{lost if stop.checkpoint is None else resume}", 130)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "stopped", 130)
     except NonFiniteLoss as error:
@@ -116,7 +111,7 @@ _DISK_ERRORS = {
 
 
 def _explain(error: OSError) -> str:
-    """Return what could not be written, why, and what to do; other errors as they are."""
+    """Return the message of an error; for one of a disk, with the file and with advice."""
     if error.errno not in _DISK_ERRORS:
         return str(error)
     if error.filename is None:  # what is left to write would fail again when Python ends
@@ -126,14 +121,14 @@ def _explain(error: OSError) -> str:
 
 
 def _close_stdout() -> None:
-    """Send what is still to be printed nowhere."""
+    """Discard what is still to be printed."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings as a line of text, without the line of code that they come from."""
+    """Print warnings as a line of text, without the code that they come from."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
         yield
@@ -155,28 +150,20 @@ def _train(options: Namespace) -> None:
     import torch
 
     from lossnet import ops
-    from lossnet.run import carry_out
+    from lossnet.run import carry_out, check_unused
     from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
-    if output is not None and options.resume and (output / "result.json").exists():
-        raise ValueError(f"{output} is finished: there is nothing to resume")
-    if output is not None and not options.resume:
-        if (output / "result.json").exists():
-            raise ValueError(f"{output} already holds a result; choose another --output or remove it")
-        if (output / "checkpoint.safetensors").exists():
-            raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
+    check_unused(output, options.resume)
     run = _run(options, output=output, resume=options.resume, track=options.track)
     torch.set_num_threads(max(1, options.threads))
     if options.kernels:
         ops.use_kernels(True)
-    if options.seeds is not None or options.sweep:
-        if launched_rank() is not None:
-            raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
-        with _going_on_from(output):
-            _train_many(run, options)
-        return
-    with _going_on_from(output):
+    with _resumable(output):
+        if options.seeds is not None or options.sweep:
+            if launched_rank() is not None:
+                raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
+            return _train_many(run, options)
         outcome = carry_out(run)
     if launched_rank():
         return
@@ -191,8 +178,8 @@ def _train(options: Namespace) -> None:
 
 
 @contextmanager
-def _going_on_from(output: Path | None) -> Iterator[None]:
-    """Ctrl-C where training does not hear it, as while a result is measured, says what is saved."""
+def _resumable(output: Path | None) -> Iterator[None]:
+    """Raise `Interrupted` for Ctrl-C outside of training, as while measuring, if a run is saved."""
     from lossnet.training import Interrupted
 
     try:
@@ -208,7 +195,7 @@ def _going_on_from(output: Path | None) -> Iterator[None]:
 
 
 def _report_of(output: Path, options: Namespace, fresh: Fresh) -> None:
-    """Write the page about a run that is finished, whatever becomes of its page."""
+    """Write the page about a finished run; failing to do so is no error of the run."""
     from lossnet import report
 
     try:
@@ -228,53 +215,34 @@ def _report_of(output: Path, options: Namespace, fresh: Fresh) -> None:
 
 
 def _train_many(run: Run, options: Namespace) -> None:
-    """Several seeds, and every combination of the settings that are swept."""
-    from rich.table import Table
-
+    """Train several seeds, and every combination of the settings that are swept."""
     from lossnet.runs import parse_sweep, summary, train_many, variants
 
-    swept = _each_once("--sweep", map(parse_sweep, options.sweep or ()))
+    swept = _unique("--sweep", map(parse_sweep, options.sweep or ()))
     results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
     heading, rows = summary(results, list(swept))
-    table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
-    for row in rows:
-        table.add_row(*row)
-    _print(table)
+    _print_table(heading, rows, f"{run.data}, {run.method}: mean ± standard deviation over seeds")
     if run.output is not None:
         _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
 
 
-def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """What was given for each setting; for none of them twice."""
-    found: dict[str, T] = {}
-    for name, values in named:
-        if name in found:
+def _unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return values by the names of their settings; raise a ValueError for a name that is repeated."""
+    values: dict[str, T] = {}
+    for name, value in pairs:
+        if name in values:
             raise ValueError(f"{option}: {name} is there twice; write all of its values after one {name}=")
-        found[name] = values
-    return found
+        values[name] = value
+    return values
 
 
 def _run(options: Namespace, **others: Any) -> Run:
-    """Return the run that options of `_add_run` ask for, its settings settled."""
+    """Return the run that options of `_add_run` ask for, with its settings."""
     from lossnet.run import Run, resolve
 
-    run = Run(
-        data=options.data,
-        method=options.method,
-        loss=options.loss,
-        recipe=options.recipe,
-        changes=_changes(options),
-        seed=options.seed,
-        data_dir=options.data_dir,
-        split=options.split,
-        labels=options.labels,
-        words=options.words,
-        embeddings=options.embeddings,
-        device=options.device,
-        progress=not options.quiet,
-        **others,
-    )
-    return resolve(run)
+    names = ("data", "method", "loss", "recipe", "seed", "data_dir", "split", "labels", "words")
+    given = {name: getattr(options, name) for name in (*names, "embeddings", "device")}
+    return resolve(Run(**given, changes=_changes(options), progress=not options.quiet, **others))
 
 
 def _changes(options: Namespace) -> dict[str, Any]:
@@ -292,7 +260,7 @@ def _tune(options: Namespace) -> None:
     wanted = Search(
         _run(options),
         options.trials,
-        _each_once("--search", map(parse, options.search or ())),
+        _unique("--search", map(parse, options.search or ())),
         frozenset(_changes(options)),
         options.study,
         options.storage,
@@ -300,48 +268,37 @@ def _tune(options: Namespace) -> None:
     )
     torch.set_num_threads(max(1, options.threads))
     try:
-        found = search(wanted, tell=lambda line: print(line, flush=True))
+        result = search(wanted, tell=lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "stopped; trials that were done are kept, and the same command goes on with the others"
         ) from None
-    _show_trials(found)
-    _print(f"all trials are in {found.output / 'trials.jsonl'}")
-    if found.complete:
-        command = ["lossnet", "train", options.data, "--recipe", str(found.output / "best.yaml")]
-        print(f"to train with the best settings: {shlex.join([*command, *_data_flags(options)])}")
+    _show_trials(result)
+    _print(f"all trials are in {result.output / 'trials.jsonl'}")
+    if result.complete:
+        command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
+        for name in ("data_dir", "split", "labels", "words", "embeddings"):
+            value = getattr(options, name)
+            values = value if isinstance(value, list) else [value]
+            command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []
+        print(f"to train with the best settings: {shlex.join(command)}")
 
 
-def _data_flags(options: Namespace) -> list[str]:
-    """The flags that say which data, as they were given."""
-    given: dict[str, list[Any] | None] = {
-        "--data-dir": options.data_dir and [options.data_dir],
-        "--split": options.split and [options.split],
-        "--labels": options.labels,
-        "--words": options.words and [options.words],
-        "--embeddings": options.embeddings,
-    }
-    return [str(word) for flag, values in given.items() if values for word in (flag, *values)]
-
-
-def _show_trials(found: Found, shown: int = 5) -> None:
-    """The best trials, as many as fit beside each other, and how many ended how."""
-    from rich.table import Table
-
-    best = found.complete[:shown]
+def _show_trials(result: Found, shown: int = 5) -> None:
+    """Print the best trials, as many as fit beside each other, and how many ended how."""
+    best = result.complete[:shown]
     if best:
-        heads = (str(trial["number"]) for trial in best)
-        table = Table("trial", *heads, title="best trials, on validation data")
-        table.add_row(found.metric, *(f"{trial[found.metric]:.4f}" for trial in best))
+        rows = [["trial", *(trial["number"] for trial in best)]]
+        rows += [[result.metric, *(f"{trial[result.metric]:.4f}" for trial in best)]]
         for name in best[0]["settings"]:
             values = (trial["settings"][name] for trial in best)
-            table.add_row(name, *(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values))
-        table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
-        table.add_row("seconds", *(f"{trial['seconds']:.1f}" for trial in best))
-        _print(table)
-    counts = Counter(trial["state"] for trial in found.trials)
-    again = sum("retry_of" in trial for trial in found.trials)
-    line = f"{len(found.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+            rows += [[name, *(f"{v:.3g}" if isinstance(v, float) else v for v in values)]]
+        rows += [["epochs", *(trial["epochs"] for trial in best)]]
+        rows += [["seconds", *(f"{trial['seconds']:.1f}" for trial in best)]]
+        _print_table(rows[0], rows[1:], "best trials, on validation data")
+    counts = Counter(trial["state"] for trial in result.trials)
+    again = sum("retry_of" in trial for trial in result.trials)
+    line = f"{len(result.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
     _print(line + f"; {again} of them for one that was lost" * (again > 0))
 
 
@@ -363,7 +320,7 @@ def _evaluate(options: Namespace) -> None:
 
 
 def _loaded(options: Namespace) -> Predictor:
-    """The model asked for, or the mean of several."""
+    """Return the model asked for, or the mean of several."""
     from lossnet.model import load
     from lossnet.prediction import Ensemble
 
@@ -387,11 +344,9 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
     task = model.task
     if task.input.streams(options.data):
         read = [part.examples for part in task.input.stream(options.data, task.output.names, labelled=True)]
-        counts = [len(part) for part in read]
-        split = Split.read(options.split, sum(counts))
-        rows = {"valid": split.valid, "test": split.test}
+        split = Split.read(options.split, sum(map(len, read)))
         whole = concatenated(task.prepare(read))
-        return {name: whole.take(numbers) for name, numbers in rows.items()}
+        return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = load(options.data, options.data_dir, options.split, task=task)
     if not task.matches(loaded.train):
         what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
@@ -425,7 +380,7 @@ def _predict(options: Namespace) -> None:
 
 
 def _check_not_over(source: Path | str | None, target: Path | None) -> None:
-    """Refuse to write where the input lies: it is not read whole before."""
+    """Raise a ValueError where the output would replace the input, which is read while writing."""
     if source is None or target is None or not Path(source).exists():
         return
     for place in (target, target / f"{Path(source).stem}.png"):  # a file, or a mask in a folder
@@ -474,33 +429,21 @@ def _report(options: Namespace) -> None:
 
 
 def _data(options: Namespace) -> None:
-    from rich.table import Table
-
     from lossnet import data
-
-    if options.action == "list":
-        table = Table("name", "what", "at hand")
-        for name in data.names():
-            entry = data.entry(name)
-            found = not entry.files or data.find(name, options.data_dir) is not None
-            table.add_row(name, entry.description, "yes" if found else "no")
-        _print(table)
-        return
-    if options.name is None:
-        raise ValueError("name a data set or a file: lossnet data show digits-completion")
     from lossnet.loading import describe
 
+    if options.action == "list":
+        entries = {name: data.entry(name) for name in data.names()}
+        here = {n: not one.files or data.find(n, options.data_dir) is not None for n, one in entries.items()}
+        rows = [[name, one.description, "yes" if here[name] else "no"] for name, one in entries.items()]
+        return _print_table(["name", "what", "at hand"], rows)
+    if options.name is None:
+        raise ValueError("name a data set or a file: lossnet data show digits-completion")
     shown = describe(options.name, options.data_dir, options.split, options.labels, words=options.words)
-    table = Table("property", "value", title=shown.name)
-    facts = dataclasses.asdict(shown)
-    facts = {
-        **{key: facts.pop(key) for key in ("name", "description", "split_name", "instances")},
-        **facts.pop("facts"),
-        **facts,
-    }
-    for key, value in facts.items():
-        table.add_row(key.replace("_", " "), _readable(value))
-    _print(table)
+    about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
+    about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
+    rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
+    _print_table(["property", "value"], rows, shown.name)
 
 
 def _readable(value: Any) -> str:
@@ -512,14 +455,10 @@ def _readable(value: Any) -> str:
 
 
 def _methods(options: Namespace) -> None:
-    from rich.table import Table
-
     from lossnet.build import METHODS
 
-    table = Table("method", "losses (default first)", "what it does")
-    for name, entry in METHODS.items():
-        table.add_row(name, ", ".join(entry.losses), entry.summary)
-    _print(table)
+    rows = [[name, ", ".join(spec.losses), spec.summary] for name, spec in METHODS.items()]
+    _print_table(["method", "losses (default first)", "what it does"], rows)
 
 
 # ---------------------------------------------------------------- parsers
@@ -542,7 +481,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _outline() -> _Parser:
-    """Return a command line that knows its commands' names only, which is enough for its help."""
+    """Return a parser that knows the names of commands only, which is enough for its help."""
     parser = _Parser(prog="lossnet", description="Train networks with a loss that is itself a network.")
     parser.add_argument("--version", action="version", version=f"lossnet {lossnet.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -735,7 +674,7 @@ _COMMANDS = {
 
 
 def _add_run(parser: _Parser) -> None:
-    """What to train, and on what."""
+    """Add flags that say what to train, and on what."""
     from lossnet.build import METHODS
 
     parser.add_argument("data", help="a name from 'lossnet data list', or a file")
@@ -789,37 +728,38 @@ def _add_settings(parser: _Parser, note: str) -> None:
 
 
 def _typed(name: str) -> Callable[[str], Any]:
-    """Return what reads a setting from the command line."""
-    from lossnet.settings import all_settings, checked
-
-    kind = all_settings()[name].type
-    words = {"true": True, "false": False, "yes": True, "no": False}
+    """Return a function that reads a setting from the command line."""
+    from lossnet.settings import from_text
 
     def read(text: str) -> Any:
         try:
-            value: Any = words.get(text.lower(), text) if kind is bool else text
-            return checked({name: int(value) if kind is int else value})[name]
+            return from_text(name, text)
         except ValueError as error:
-            reason = str(error) if "invalid literal" not in str(error) else f"{name} cannot be {text!r}"
-            raise argparse.ArgumentTypeError(reason) from None
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
 
 
-def _print(what: Table | str) -> None:
-    """Prints without reading markup: label names and paths may hold square brackets."""
+def _print(what: Any) -> None:
+    """Print without reading markup: label names and paths may hold square brackets."""
     from rich.console import Console
 
     Console(markup=False, highlight=False).print(what)
 
 
-def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
     from rich.table import Table
 
-    table = Table("", *metrics, title=title)
-    for name in next(iter(metrics.values())):
-        table.add_row(name, *(f"{part[name]:.4f}" for part in metrics.values()))
+    table = Table(*map(str, heading), title=title)
+    for row in rows:
+        table.add_row(*map(str, row))
     _print(table)
+
+
+def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+    names = next(iter(metrics.values()))
+    rows = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in names]
+    _print_table(["", *metrics], rows, title)
 
 
 if __name__ == "__main__":

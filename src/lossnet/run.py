@@ -331,7 +331,7 @@ def parts_of(run: Run) -> dict[str, str | None]:
     >>> parts_of(Run("bibtex", optimizer=torch.optim.SGD))["optimizer"]
     'SGD'
     """
-    parts = {"task_net": run.own.task_net, "energy": run.own.energy}
+    parts: dict[str, Any] = {"task_net": run.own.task_net, "energy": run.own.energy}
     parts |= {"optimizer": run.optimizer, "scheduler": run.scheduler}
     return {name: None if part is None else _name_of(part) for name, part in parts.items()}
 
