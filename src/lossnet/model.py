@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +137,7 @@ class Model(Predictor):
         Those that neither predict nor are the energy start anew.  Parts of your own must be given again.
         """
         with _errors_about("the model"):
-            model = _predictor(files, own or OwnParts())
+            model = _restored(files, own or OwnParts())
             with torch.random.fork_rng([]):
                 method = build(*model.names, model.settings, model.task)
             weights = dict(model.method.state_dict())
@@ -168,7 +168,7 @@ def load(path: Path | str, *, task_net: Factory | None = None, energy: Factory |
     """
     folder = _find(path)
     with _errors_about(folder):
-        return _predictor(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
+        return _restored(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
 
 
 def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:
@@ -178,17 +178,11 @@ def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:
     """
     folder = _find(path)
     with _errors_about(folder):
-        files = _read(folder, DESCRIPTION, WEIGHTS)
-        model, tensors = _rebuilt(files, OwnParts(energy=energy), needed=("energy",))
-        network = dict(model.method.named_children()).get("energy")
-        if not isinstance(network, Energy):
-            raise ModelError(f"{model.names[0]} trains without an energy")
-        if "energy" in model.method.predictors:
-            _fill(network, _part("network/energy", tensors))
-        elif (folder / ENERGY).exists():
-            _fill(network, _tensors(files | _read(folder, ENERGY), ENERGY))
-        else:
-            raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
+        kept = [ENERGY] if (folder / ENERGY).exists() else []
+        files = _read(folder, DESCRIPTION, WEIGHTS, *kept)
+        model = _restored(files, OwnParts(energy=energy), only="energy")
+        network = model.method.get_submodule("energy")
+        assert isinstance(network, Energy)
         return network.eval()
 
 
@@ -220,27 +214,8 @@ def _errors_about(where: Path | str) -> Iterator[None]:
         raise ModelError(f"{where}: damaged model folder ({reason})") from error
 
 
-def _predictor(files: Mapping[str, bytes], own: OwnParts) -> Model:
-    """Return the model with the networks that predict, and no others."""
-    model, tensors = _rebuilt(files, own)
-    method = model.method
-    for name, network in list(method.named_children()):
-        if name in method.predictors:
-            _fill(network, _part(f"network/{name}", tensors))
-        else:
-            delattr(method, name)  # trained the others, never predicts
-    for name, _ in list(method.named_buffers(recurse=False)):
-        delattr(method, name)
-    return model
-
-
-def _rebuilt(
-    files: Mapping[str, bytes], own: OwnParts, needed: Sequence[str] = ()
-) -> tuple[Model, dict[str, Tensor]]:
-    """Return the model with networks that have no weights yet, and the tensors in its file.
-
-    A task net or energy that is not Lossnet's must be given if it predicts or is ``needed``.
-    """
+def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None) -> Model:
+    """Return the model with the networks that predict, or the one called ``only``, and no others."""
     content = _content(files[DESCRIPTION])
     settings = Settings.of(content["settings"])
     names = (str(content["method"]), str(content["loss"]))
@@ -251,13 +226,27 @@ def _rebuilt(
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
     predicting = {name.split("/")[1].split(".")[0] for name in tensors if name.startswith("network/")}
     for part in content["own"]:
-        if part not in own.names and (part in predicting or part in needed):
+        if part not in own.names and part in {*predicting, only}:
             what = f"its {part} is of your own, and a folder holds no code"
             raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
     task = Task.from_state(content, kept, own)
     with torch.device("meta"):
         method = build(*names, settings, task)
-    return Model(method, names, settings, task, float(threshold)), tensors
+    networks = dict(method.named_children())
+    if only is not None and only not in networks:
+        raise ModelError(f"{names[0]} trains without an {only}")
+    for name, network in networks.items():
+        if name not in (method.predictors if only is None else [only]):
+            delattr(method, name)  # trained the others
+        elif name in method.predictors:
+            _fill(network, _part(f"network/{name}", tensors))
+        elif ENERGY in files:
+            _fill(network, _tensors(files, ENERGY))
+        else:
+            raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
+    for name, _ in list(method.named_buffers(recurse=False)):
+        delattr(method, name)
+    return Model(method, names, settings, task, float(threshold))
 
 
 def _content(text: bytes) -> dict[str, Any]:
