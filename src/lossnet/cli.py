@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import inspect
 import os
 import shlex
 import sys
@@ -29,26 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["exit_status", "main"]
 
 T = TypeVar("T")
-
-TRAIN_EXAMPLES = """examples:
-  lossnet train digits-completion
-  lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
-  lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
-  lossnet train mine.csv --labels 'label_*' --output runs/mine
-  lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
-  lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
-  torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
-  lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
-  lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
-"""
-
-TUNE_EXAMPLES = """examples:
-  lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
-  lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
-  lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
-  lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
-  lossnet train bibtex --recipe runs/tuned/best.yaml
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,6 +128,19 @@ def _fail(message: str, status: int) -> int:
 
 
 def _train(options: Namespace) -> None:
+    """Train on a data set and leave result, model, history and a report.
+
+    examples:
+      lossnet train digits-completion
+      lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
+      lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
+      lossnet train mine.csv --labels 'label_*' --output runs/mine
+      lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
+      lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+      torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
+      lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
+      lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
+    """
     import torch
 
     from lossnet import ops
@@ -253,6 +247,15 @@ def _changes(options: Namespace) -> dict[str, Any]:
 
 
 def _tune(options: Namespace) -> None:
+    """Search for settings on validation data, and leave the best as a recipe.
+
+    examples:
+      lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
+      lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
+      lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
+      lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
+      lossnet train bibtex --recipe runs/tuned/best.yaml
+    """
     import torch
 
     from lossnet.tune import Search, parse, search  # an extra
@@ -303,6 +306,12 @@ def _show_trials(result: Found, shown: int = 5) -> None:
 
 
 def _evaluate(options: Namespace) -> None:
+    """Evaluate a model on a data set or a file with labels.
+
+    examples:
+      lossnet evaluate runs/b0 bibtex --data-dir data
+      lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged
+    """
     from lossnet import stream
     from lossnet.files import write_json
     from lossnet.run import find_device
@@ -355,6 +364,12 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
 
 
 def _predict(options: Namespace) -> None:
+    """Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.
+
+    examples:
+      lossnet predict runs/b0 input.arff -o out.csv
+      lossnet predict runs/names --text 'Ann Lee went to Paris.'
+    """
     from lossnet import stream
     from lossnet.outputs import Predicted
 
@@ -389,6 +404,11 @@ def _check_not_over(source: Path | str | None, target: Path | None) -> None:
 
 
 def _export(options: Namespace) -> None:
+    """Write a model as an ONNX file, checked against PyTorch on random inputs.
+
+    example:
+      lossnet export runs/b0 b0.onnx
+    """
     from lossnet.export import export  # an extra
     from lossnet.model import load
 
@@ -398,6 +418,12 @@ def _export(options: Namespace) -> None:
 
 
 def _serve(options: Namespace) -> None:
+    """Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.
+
+    examples:
+      lossnet serve runs/b0
+      lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token
+    """
     from lossnet.model import load
     from lossnet.serve import Limits, serve  # an extra
 
@@ -422,6 +448,12 @@ def _serve(options: Namespace) -> None:
 
 
 def _report(options: Namespace) -> None:
+    """Write one HTML page about runs on the same data: figures, curves, what was learned, examples.
+
+    examples:
+      lossnet report runs/b0
+      lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped
+    """
     from lossnet import report
 
     path = report.write(options.runs, options.output, options.data_dir)
@@ -429,6 +461,12 @@ def _report(options: Namespace) -> None:
 
 
 def _data(options: Namespace) -> None:
+    """List data sets, or show one.
+
+    examples:
+      lossnet data list
+      lossnet data show bibtex --data-dir data
+    """
     from lossnet import data
     from lossnet.loading import describe
 
@@ -439,7 +477,9 @@ def _data(options: Namespace) -> None:
         return _print_table(["name", "what", "at hand"], rows)
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
-    shown = describe(options.name, options.data_dir, options.split, options.labels, words=options.words)
+    shown = describe(
+        options.name, options.data_dir, split=options.split, labels=options.labels, words=options.words
+    )
     about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
@@ -455,6 +495,11 @@ def _readable(value: Any) -> str:
 
 
 def _methods(options: Namespace) -> None:
+    """List methods and losses.
+
+    example:
+      lossnet methods
+    """
     from lossnet.build import METHODS
 
     rows = [[name, ", ".join(spec.losses), spec.summary] for name, spec in METHODS.items()]
@@ -583,93 +628,37 @@ def _add_data(parser: _Parser) -> None:
 
 
 class _Command(NamedTuple):
-    """A command: a line and a paragraph of help, examples, what adds its arguments, and what runs."""
+    """A command: a line of help, a function that adds arguments, and one that runs.
+
+    The docstring of the latter is the command's description and its examples.
+    """
 
     help: str
-    description: str
-    examples: str
     add: Callable[[_Parser], None]
     run: Callable[[Namespace], None]
     usage: str | None = None
 
     def parser(self, name: str) -> _Parser:
         """Return the parser of the command's arguments."""
-        texts = {"description": self.description, "epilog": self.examples, "usage": self.usage}
-        parser = _Parser(prog=f"lossnet {name}", **texts)
+        description, _, examples = (inspect.getdoc(self.run) or "").partition("\n\n")
+        parser = _Parser(
+            prog=f"lossnet {name}", description=description, epilog=examples + "\n", usage=self.usage
+        )
         self.add(parser)
         return parser
 
 
+_USAGE = "lossnet {} DATA [--method METHOD] [--loss LOSS] {}[--output DIR] [options]"
 _COMMANDS = {
-    "train": _Command(
-        "train a model",
-        "Train on a data set and leave result, model, history and a report.",
-        TRAIN_EXAMPLES,
-        _add_train,
-        _train,
-        "lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
-    ),
-    "tune": _Command(
-        "search for settings",
-        "Search for settings on validation data, and leave the best as a recipe.",
-        TUNE_EXAMPLES,
-        _add_tune,
-        _tune,
-        "lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
-    ),
-    "evaluate": _Command(
-        "evaluate a model",
-        "Evaluate a model on a data set or a file with labels.",
-        "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
-        "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
-        _add_evaluate,
-        _evaluate,
-    ),
-    "predict": _Command(
-        "predict with a model",
-        "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
-        "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
-        "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
-        _add_predict,
-        _predict,
-    ),
-    "export": _Command(
-        "write a model as ONNX",
-        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
-        "example:\n  lossnet export runs/b0 b0.onnx",
-        _add_export,
-        _export,
-    ),
-    "serve": _Command(
-        "answer predictions over HTTP",
-        "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
-        "examples:\n  lossnet serve runs/b0\n"
-        "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
-        _add_serve,
-        _serve,
-    ),
-    "report": _Command(
-        "write a page about runs",
-        "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
-        "examples:\n  lossnet report runs/b0\n"
-        "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
-        _add_report,
-        _report,
-    ),
-    "data": _Command(
-        "list or show data sets",
-        "List data sets, or show one.",
-        "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
-        _add_data,
-        _data,
-    ),
-    "methods": _Command(
-        "list methods",
-        "List methods and losses.",
-        "example:\n  lossnet methods",
-        lambda parser: None,
-        _methods,
-    ),
+    "train": _Command("train a model", _add_train, _train, _USAGE.format("train", "")),
+    "tune": _Command("search for settings", _add_tune, _tune, _USAGE.format("tune", "[--trials N] ")),
+    "evaluate": _Command("evaluate a model", _add_evaluate, _evaluate),
+    "predict": _Command("predict with a model", _add_predict, _predict),
+    "export": _Command("write a model as ONNX", _add_export, _export),
+    "serve": _Command("answer predictions over HTTP", _add_serve, _serve),
+    "report": _Command("write a page about runs", _add_report, _report),
+    "data": _Command("list or show data sets", _add_data, _data),
+    "methods": _Command("list methods", lambda parser: None, _methods),
 }
 
 

@@ -14,7 +14,6 @@ from lossnet.energies import Energy
 from lossnet.losses import NCE, EnergyLoss, TaskLoss
 from lossnet.methods.seal import energy_losses
 from lossnet.spaces import Batch, Prediction, Space
-from lossnet.training.engines import Processes
 from lossnet.trees import tree_map
 
 __all__ = ["LearnedLoss"]
@@ -143,13 +142,13 @@ class LearnedLoss(nn.Module):
         if logits is not None and y is not None:
             batch, prediction = self._converted(x, logits, y, mask, weight)
             seen = [(batch, prediction.detach())]
-        processes, device = _processes(), parameters[0].device
+        device = parameters[0].device
         sizes = [len(batch.y) for batch, _ in seen]
-        total = float(*processes.total([torch.tensor(float(sum(sizes)), device=device)]))
+        total = float(_total(torch.tensor(float(sum(sizes)), device=device)))
         if not total:
             raise RuntimeError("call the criterion on a batch before criterion.step()")
         if not self._steps_taken:
-            _check_same(processes, parameters)
+            _check_same(parameters)
         self._steps_taken += 1
         losses = [energy_losses(self.energy, self.loss, *one, self.steps) for one in seen]
         value = torch.zeros((), device=device)
@@ -164,13 +163,13 @@ class LearnedLoss(nn.Module):
                         loss = size / total * next(micro_batch)
                         loss.backward(inputs=parameters)
                         value += loss.detach()
-                    _add_gradients(processes, parameters)
+                    _add_gradients(parameters)
                     clip_grad_norm_(parameters, self.clip)
                     self.optimizer.step()
         finally:
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient
-        return float(*processes.total([value]))
+        return float(_total(value))
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the optimizer's state, which ``state_dict()`` has beside the energy's parameters."""
@@ -243,28 +242,32 @@ def _full_precision(tensor: Tensor) -> torch.autocast:
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-def _processes() -> Processes:
-    """Return the processes of the caller's process group, or this one alone."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return Processes()
-    return Processes(distributed.get_rank(), distributed.get_world_size())
+def _several_processes() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _add_gradients(processes: Processes, parameters: Sequence[nn.Parameter]) -> None:
+def _total(value: Tensor) -> Tensor:
+    """Add up a tensor of all processes, in place."""
+    if _several_processes():
+        distributed.all_reduce(value)
+    return value
+
+
+def _add_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all processes, of which some may have none."""
-    if processes.count == 1:
+    if not _several_processes():
         return
     present = [float(parameter.grad is not None) for parameter in parameters]
-    (counts,) = processes.total([torch.tensor(present, device=parameters[0].device)])
-    trained = [parameter for parameter, count in zip(parameters, counts.tolist(), strict=True) if count]
-    own = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
-    for parameter, gradient in zip(trained, processes.total(own), strict=True):
-        parameter.grad = gradient
+    counts = _total(torch.tensor(present, device=parameters[0].device))
+    for parameter, count in zip(parameters, counts.tolist(), strict=True):
+        if count:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = _total(gradient.contiguous())
 
 
-def _check_same(processes: Processes, parameters: Sequence[nn.Parameter]) -> None:
+def _check_same(parameters: Sequence[nn.Parameter]) -> None:
     """Raise a RuntimeError if energies differ between processes, since they would stay different."""
-    if processes.count == 1:
+    if not _several_processes():
         return
     sums = torch.stack([parameter.detach().float().sum() for parameter in parameters])
     extremes = torch.cat([sums, -sums])

@@ -398,7 +398,7 @@ def trainer_of(
         seed=run.seed,
         device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",
-        identity={**(identity or {}), **names, **fixed, "parts": parts_of(run)},
+        identity={**(identity or {}), **names, **fixed, **parts_of(run)},
         views=model.task.views(settings),
         progress=run.progress,
         tracker=follow,
