@@ -46,6 +46,7 @@ __all__ = [
     "finish",
     "fit",
     "identity_of",
+    "measure",
     "new_model",
     "read",
     "resolve",
@@ -294,10 +295,8 @@ def fit(
     is told of the run, and ``processes`` train together.
     """
     device = find_device(run.device)
-    started = time.monotonic()
     model = new_model(run, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
-    metrics: dict[str, dict[str, float]] = {}
     train: Dataset = data.train.on(device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
@@ -306,13 +305,22 @@ def fit(
         names = {"data": data.name, "split": data.split_name, "method": method, "loss": loss}
         told = {**names, "seed": run.seed, **dataclasses.asdict(model.settings)}
         follow.start(f"{data.name} {method} {loss} seed {run.seed}", told)
+    metrics: dict[str, dict[str, float]] = {}
     try:
         history = trainer.fit(train, data.valid.on(device), run.resume)
-        metrics = tune_and_measure(model, data, device)
+        fitted = measure(model, data, trainer, history)
+        metrics = fitted.metrics
+        return fitted
     finally:
         if follow is not None:
             follow.finish(flat(metrics), completed=bool(metrics))
-    seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
+
+
+def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
+    """Tune the threshold of a trained model and measure it."""
+    started = time.monotonic()
+    metrics = tune_and_measure(model, data, str(trainer.device))
+    seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
 
 

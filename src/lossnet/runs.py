@@ -8,7 +8,6 @@ import json
 import re
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from typing import Any
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import (
-    Fitted,
     Run,
     check_folder,
     check_unused,
     find_device,
     finish,
     identity_of,
+    measure,
     new_model,
     parts_of,
     read,
@@ -31,7 +30,6 @@ from lossnet.run import (
     source_of,
     train,
     trainer_of,
-    tune_and_measure,
 )
 from lossnet.scores import headlines
 from lossnet.settings import Settings, all_settings, values_from_text
@@ -236,10 +234,7 @@ def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str
         if isinstance(outcome, NonFiniteLoss):
             yield index, outcome
             continue
-        started = time.monotonic()
-        metrics = tune_and_measure(models[index], data, device)
-        seconds = round(trainers[index].seconds + time.monotonic() - started, 2)
-        fitted = Fitted(models[index], metrics, outcome, trainers[index].steps_taken, seconds)
+        fitted = measure(models[index], data, trainers[index], outcome)
         yield index, finish(runs[index], data, fitted)
         models[index].method.to("cpu")  # make room
 
