@@ -11,12 +11,10 @@ import reprlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from functools import cache, partial
+from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "from_text", "settings_in"]
-
-T = TypeVar("T")
 
 #: the groups of settings, in order, and what each is about
 GROUPS = {
@@ -73,175 +71,152 @@ _SIGNS = {
 }
 
 
-def setting(default: T, group: str, help: str, bounds: str = "", **about: Any) -> T:
+def _setting(group: str, default: Any, help: str, bounds: str = "", **about: Any) -> Any:
     """Return a field of `Settings`; the arguments are `Setting`'s."""
-    made: T = field(default=default, metadata={"group": group, "help": help, "bounds": bounds, **about})
-    return made
+    return field(default=default, metadata={"group": group, "help": help, "bounds": bounds, **about})
+
+
+_training, _network, _energy, _method, _inference, _images, _words = (
+    partial(_setting, group) for group in GROUPS
+)
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a run can vary, beside its data, method, loss and seed."""
 
-    task_lr: float = setting(
-        1e-3, "training", "learning rate of the task net", "> 0", search=(1e-4, 1e-2), stackable=True
+    task_lr: float = _training(
+        1e-3, "learning rate of the task net", "> 0", search=(1e-4, 1e-2), stackable=True
     )
-    energy_lr: float = setting(
-        1e-3, "training", "learning rate of the energy", "> 0", search=(1e-5, 1e-2), stackable=True
+    energy_lr: float = _training(
+        1e-3, "learning rate of the energy", "> 0", search=(1e-5, 1e-2), stackable=True
     )
-    weight_decay: float = setting(
-        1e-5, "training", "AdamW's weight decay", ">= 0", search=(1e-6, 1e-1), stackable=True
+    weight_decay: float = _training(1e-5, "AdamW's weight decay", ">= 0", search=(1e-6, 1e-1), stackable=True)
+    batch_size: int = _training(32, "instances in a batch", "> 0")
+    epochs: int = _training(100, "at most so many epochs in each stage", "> 0", stackable=True)
+    patience: int = _training(20, "epochs without improvement before a stage ends", "> 0", stackable=True)
+    clip: float = _training(10.0, "largest gradient norm of each network", "> 0", stackable=True)
+    plateau_patience: int = _training(
+        5, "epochs without improvement before learning rates are cut", ">= 0", stackable=True
     )
-    batch_size: int = setting(32, "training", "instances in a batch", "> 0")
-    epochs: int = setting(100, "training", "at most so many epochs in each stage", "> 0", stackable=True)
-    patience: int = setting(
-        20, "training", "epochs without improvement before a stage ends", "> 0", stackable=True
-    )
-    clip: float = setting(10.0, "training", "largest gradient norm of each network", "> 0", stackable=True)
-    plateau_patience: int = setting(
-        5, "training", "epochs without improvement before learning rates are cut", ">= 0", stackable=True
-    )
-    plateau_factor: float = setting(
-        0.5, "training", "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
+    plateau_factor: float = _training(
+        0.5, "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
     )
 
-    task_layers: int = setting(2, "network", "hidden layers of the task net", "> 0, <= 100")
-    task_hidden: int = setting(400, "network", "width of the task net's layers", "> 0")
-    task_dropout: float = setting(0.2, "network", "dropout in the task net", ">= 0, < 1", search=(0.0, 0.6))
+    task_layers: int = _network(2, "hidden layers of the task net", "> 0, <= 100")
+    task_hidden: int = _network(400, "width of the task net's layers", "> 0")
+    task_dropout: float = _network(0.2, "dropout in the task net", ">= 0, < 1", search=(0.0, 0.6))
 
-    energy_layers: int = setting(2, "energy", "hidden layers of the energy's feature network", "> 0, <= 100")
-    energy_hidden: int = setting(400, "energy", "width of the energy's layers", "> 0")
-    energy_dropout: float = setting(
-        0.2, "energy", "dropout in the energy's feature network", ">= 0, < 1", search=(0.0, 0.6)
+    energy_layers: int = _energy(2, "hidden layers of the energy's feature network", "> 0, <= 100")
+    energy_hidden: int = _energy(400, "width of the energy's layers", "> 0")
+    energy_dropout: float = _energy(
+        0.2, "dropout in the energy's feature network", ">= 0, < 1", search=(0.0, 0.6)
     )
-    global_hidden: int = setting(200, "energy", "hidden units of the label interaction", "> 0")
-    conditioned: bool = setting(False, "energy", "whether the label interaction sees the input")
-    tag_models: Literal["none", "forward", "both", "words"] = setting(
+    global_hidden: int = _energy(200, "hidden units of the label interaction", "> 0")
+    conditioned: bool = _energy(False, "whether the label interaction sees the input")
+    tag_models: Literal["none", "forward", "both", "words"] = _energy(
         "none",
-        "energy",
         "language models of tags in the energy: none, forward (the paper's GE(a)), both directions (b), or "
         "both without and with words (c)",
     )
-    word_model_weight: float = setting(1.0, "energy", "γ, the weight of those with words", ">= 0")
+    word_model_weight: float = _energy(1.0, "γ, the weight of those with words", ">= 0")
 
-    energy_weight: float = setting(
-        1.0, "method", "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0), stackable=True
+    energy_weight: float = _method(
+        1.0, "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0), stackable=True
     )
-    ce_weight: float = setting(
-        1.0,
-        "method",
-        "λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss",
-        stackable=True,
+    ce_weight: float = _method(
+        1.0, "λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss", stackable=True
     )
-    score_weight: float = setting(
-        0.0, "method", "λ_S, the weight of the soft score's cost in the task loss", stackable=True
+    score_weight: float = _method(
+        0.0, "λ_S, the weight of the soft score's cost in the task loss", stackable=True
     )
-    energy_steps: int = setting(1, "method", "energy steps on each batch, n_E", "> 0", search=(1, 12))
-    task_steps: int = setting(1, "method", "task-net steps on each batch, n_T", "> 0", search=(1, 8))
-    samples: int = setting(
-        20, "method", "candidates that a contrastive loss or regression-s draws", "> 0", search=(5, 80)
+    energy_steps: int = _method(1, "energy steps on each batch, n_E", "> 0", search=(1, 12))
+    task_steps: int = _method(1, "task-net steps on each batch, n_T", "> 0", search=(1, 8))
+    samples: int = _method(
+        20, "candidates that a contrastive loss or regression-s draws", "> 0", search=(5, 80)
     )
-    perturb_std: float = setting(
-        1.0, "method", "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
+    perturb_std: float = _method(
+        1.0, "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
     )
-    implicit_weight: float = setting(
+    implicit_weight: float = _method(
         1000.0,
-        "method",
         "μ, the weight of the implicit term in the energy's gradient",
         search=(1.0, 1e4),
         stackable=True,
     )
-    implicit_cap: float = setting(
+    implicit_cap: float = _method(
         5.0,
-        "method",
         "largest norm of the implicit term, in norms of the explicit one; 0 for no cap",
         ">= 0",
         search=(0.5, 20.0),
     )
-    implicit_every: int = setting(
-        0, "method", "the implicit term is part of every n-th energy step; 0 for the last one", ">= 0"
+    implicit_every: int = _method(
+        0, "the implicit term is part of every n-th energy step; 0 for the last one", ">= 0"
     )
-    implicit_through: Literal["cost", "prediction", "everything"] = setting(
+    implicit_through: Literal["cost", "prediction", "everything"] = _method(
         "cost",
-        "method",
         "where the task net enters the primary loss: the cost of its prediction alone, the candidates, or "
         "everything, the literal reading of the paper",
     )
-    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = setting(
-        "identity", "method", "what stands for the inverse Hessian in the implicit term"
+    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = _method(
+        "identity", "what stands for the inverse Hessian in the implicit term"
     )
-    solver_terms: int = setting(5, "method", "Hessian products of the solver", "> 0")
-    cost_net: Literal["stacked", "shared", "separated"] = setting(
+    solver_terms: int = _method(5, "Hessian products of the solver", "> 0")
+    cost_net: Literal["stacked", "shared", "separated"] = _method(
         "stacked",
-        "method",
         "how InfNet+'s cost-augmented network is parameterised: it changes the task net's output, shares its "
         "features, or is a network of its own",
     )
-    perceptron_weight: float = setting(
-        1.0, "method", "λ, the weight of the task net in InfNet+'s game", ">= 0", search=(0.1, 10.0)
+    perceptron_weight: float = _method(
+        1.0, "λ, the weight of the task net in InfNet+'s game", ">= 0", search=(0.1, 10.0)
     )
-    zero_truncation: bool = setting(
-        False, "method", "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
-    )
-
-    inference_lr: float = setting(
-        0.1, "inference", "step size of gradient-based inference", search=(5e-3, 5.0)
-    )
-    inference_steps: int = setting(
-        20, "inference", "steps of gradient-based inference", ">= 0, <= 10000", search=(5, 50)
-    )
-    inference_update: Literal["mirror", "gradient"] = setting(
-        "mirror", "inference", "mirror descent in the logits, or projected gradient in the output"
-    )
-    inference_optimizer: Literal["sgd", "momentum", "adam"] = setting(
-        "sgd", "inference", "what the gradients of inference go through"
-    )
-    inference_start: Literal["zeros", "noise", "net"] = setting(
-        "zeros", "inference", "where inference starts"
-    )
-    inference_candidates: int = setting(1, "inference", "starting points for each instance", "> 0, <= 1000")
-
-    image_net: Literal["fcn", "unet"] = setting(
-        "fcn", "images", "network for images: the papers' fully convolutional one, or a small U-Net"
-    )
-    image_energy: Literal["same", "fcn", "unet"] = setting(
-        "same", "images", "the network of the energy: the same kind, or another one than the task net"
-    )
-    image_width: int = setting(
-        32, "images", "channels of the U-Net at full resolution; half of the papers' network's", "> 0"
-    )
-    image_enlarge: int = setting(
-        1, "images", "how many times larger than images are the U-Net sees them", "> 0, <= 8"
-    )
-    crop: int = setting(
-        0, "images", "side of the square crops that networks see of images; 0 for whole images", ">= 0"
-    )
-    flips: bool = setting(
-        False, "images", "whether images are also seen mirrored, in training and prediction"
-    )
-    warp: float = setting(
-        0.0, "images", "how far training turns (radians) and stretches (log) images at random", ">= 0"
-    )
-    colour: float = setting(
-        0.0, "images", "how far training changes brightness, contrast and tint at random", ">= 0"
-    )
-    patches: float = setting(
-        0.0, "images", "the chance that a training image shows a rectangle of another one", ">= 0, <= 1"
-    )
-    noise: Literal["pixels", "blocks", "smooth"] = setting(
-        "pixels", "images", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
-    )
-    noise_scale: float = setting(
-        2.0, "images", "side of the blocks, or range of the smooth noise, in pixels", "> 0"
+    zero_truncation: bool = _method(
+        False, "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
     )
 
-    features: str = setting(
+    inference_lr: float = _inference(0.1, "step size of gradient-based inference", search=(5e-3, 5.0))
+    inference_steps: int = _inference(
+        20, "steps of gradient-based inference", ">= 0, <= 10000", search=(5, 50)
+    )
+    inference_update: Literal["mirror", "gradient"] = _inference(
+        "mirror", "mirror descent in the logits, or projected gradient in the output"
+    )
+    inference_optimizer: Literal["sgd", "momentum", "adam"] = _inference(
+        "sgd", "what the gradients of inference go through"
+    )
+    inference_start: Literal["zeros", "noise", "net"] = _inference("zeros", "where inference starts")
+    inference_candidates: int = _inference(1, "starting points for each instance", "> 0, <= 1000")
+
+    image_net: Literal["fcn", "unet"] = _images(
+        "fcn", "network for images: the papers' fully convolutional one, or a small U-Net"
+    )
+    image_energy: Literal["same", "fcn", "unet"] = _images(
+        "same", "the network of the energy: the same kind, or another one than the task net"
+    )
+    image_width: int = _images(
+        32, "channels of the U-Net at full resolution; half of the papers' network's", "> 0"
+    )
+    image_enlarge: int = _images(1, "how many times larger than images are the U-Net sees them", "> 0, <= 8")
+    crop: int = _images(0, "side of the square crops that networks see of images; 0 for whole images", ">= 0")
+    flips: bool = _images(False, "whether images are also seen mirrored, in training and prediction")
+    warp: float = _images(
+        0.0, "how far training turns (radians) and stretches (log) images at random", ">= 0"
+    )
+    colour: float = _images(0.0, "how far training changes brightness, contrast and tint at random", ">= 0")
+    patches: float = _images(
+        0.0, "the chance that a training image shows a rectangle of another one", ">= 0, <= 1"
+    )
+    noise: Literal["pixels", "blocks", "smooth"] = _images(
+        "pixels", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
+    )
+    noise_scale: float = _images(2.0, "side of the blocks, or range of the smooth noise, in pixels", "> 0")
+
+    features: str = _words(
         "",
-        "words",
         "what is known of tokens beside the word: a name that the data set has for a list of them, or a "
         "list, separated by commas; the data set's first by default",
     )
-    tune_embeddings: bool = setting(False, "words", "whether training changes pretrained word vectors")
+    tune_embeddings: bool = _words(False, "whether training changes pretrained word vectors")
 
     def __post_init__(self) -> None:
         for name, about in all_settings().items():
