@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_command(command: str, *given: str) -> None:
     options = _COMMANDS[command].parser(command).parse_args(given)
     try:
-        with _plain_warnings():
+        with warnings.catch_warnings():  # a line of text for each, without the code that it comes from
+            warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
             _COMMANDS[command].run(options)
     except OSError as error:
         output = getattr(options, "output", None)
@@ -105,14 +106,6 @@ def _close_stdout() -> None:
     """Discard what is still to be printed."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Print warnings as a line of text, without the code that they come from."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
-        yield
 
 
 def _fail(message: str, status: int) -> int:
@@ -510,7 +503,7 @@ def _methods(options: Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that keeps line breaks in its texts, takes flags in full only, and suggests what was meant."""
+    """A parser that keeps line breaks in texts, takes flags in full only, and suggests similar flags."""
 
     def __init__(self, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
@@ -544,19 +537,13 @@ def _add_train(parser: _Parser) -> None:
     from lossnet.training.tracking import TRACKERS
 
     _add_run(parser)
-    parser.add_argument("--seeds", type=int, help="so many runs, from --seed on, at once where possible")
-    parser.add_argument(
-        "--sweep",
-        nargs="+",
-        metavar="NAME=VALUES",
-        help="a run for each of a setting's values a,b,c, and for all combinations",
-    )
+    parser.add_argument("--seeds", type=int, help="number of runs, from --seed on, at once where possible")
+    about = "a run for each of a setting's values a,b,c, and for all combinations"
+    parser.add_argument("--sweep", nargs="+", metavar="NAME=VALUES", help=about)
     parser.add_argument("--output", type=Path, help="folder for what the run leaves")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument("--kernels", action="store_true", help="Triton kernels for label sets on a GPU")
-    parser.add_argument(
-        "--no-report", dest="report", action="store_false", help="leave the page about the run out"
-    )
+    parser.add_argument("--no-report", dest="report", action="store_false", help="write no page about it")
     parser.add_argument("--track", help=f"follow epochs with {', '.join(TRACKERS)}")
     _add_settings(parser, "a recipe changes the defaults")
 
@@ -565,21 +552,16 @@ def _add_tune(parser: _Parser) -> None:
     _add_run(parser)
     parser.add_argument("--output", type=Path, help="folder for recipe and trials; else runs/tune/STUDY")
     parser.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
-    parser.add_argument(
-        "--search",
-        nargs="+",
-        metavar="NAME=VALUES",
-        help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
-    )
+    about = "search a setting in low:high, low:high:log or a,b,c, beside the method's own"
+    parser.add_argument("--search", nargs="+", metavar="NAME=VALUES", help=about)
     parser.add_argument("--study", default="", help="name in the storage; by default of data and method")
     parser.add_argument("--storage", default="", help="database for workers on many machines")
     _add_settings(parser, "those given are not searched, a recipe changes the others' defaults")
 
 
 def _add_evaluate(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser, several=True)
     parser.add_argument("data", help="a registered name, or a file, which counts whole")
-    _add_others(parser)
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
     parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -589,9 +571,8 @@ def _add_evaluate(parser: _Parser) -> None:
 def _add_predict(parser: _Parser) -> None:
     from lossnet.decoding import LABEL_DECODERS
 
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser, several=True)
     parser.add_argument("input", nargs="?", help="a file with the model's inputs")
-    _add_others(parser)
     parser.add_argument("--text", help="sentences to tag, one on each line")
     parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
     ways = ", ".join(LABEL_DECODERS)
@@ -599,12 +580,12 @@ def _add_predict(parser: _Parser) -> None:
 
 
 def _add_export(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser)
     parser.add_argument("file", type=Path, help="the ONNX file to write")
 
 
 def _add_serve(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
     parser.add_argument("--token-file", type=Path, help="a file with what clients must know")
@@ -678,17 +659,12 @@ def _add_run(parser: _Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_others(parser: _Parser) -> None:
-    parser.add_argument(
-        "--with",
-        dest="others",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="models whose probabilities are averaged with this one's, as of other seeds",
-    )
+def _add_model(parser: _Parser, several: bool = False) -> None:
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    if several:
+        about = "models whose probabilities are averaged with this one's, as of other seeds"
+        many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+        parser.add_argument("--with", dest="others", type=Path, metavar="DIR", help=about, **many)
 
 
 def _add_data_options(parser: _Parser) -> None:

@@ -1,4 +1,4 @@
-"""The drop-in criterion: a loss that learns, for somebody else's training loop."""
+"""The drop-in criterion: a loss that learns, for your own training loop."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class LearnedLoss(nn.Module):
         with _full_precision(batch.y):
             with torch.no_grad():
                 energy = self.energy.at(batch.x)
-            # Somebody else calls backward(): otherwise gradients would pile up in the energy.
+            # The caller calls backward(): otherwise gradients would pile up in the energy.
             with self.energy.frozen():
                 loss = self.task_loss(prediction, batch.y, energy, batch.weight)
         if loss.requires_grad:

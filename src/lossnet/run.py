@@ -61,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Run:
-    """What to train, on what, and where the result goes.
+    """A run: data, method, settings, and a folder for the result.
 
     Args:
         data: a registered name or a file.
@@ -140,7 +140,7 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
 
 
 class Outcome(NamedTuple):
-    """What a run leaves: the content of ``result.json``, the model and the data it was trained on."""
+    """The content of ``result.json``, the model, and the data that it was trained on."""
 
     result: dict[str, Any]
     model: Model
@@ -273,7 +273,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, its metrics on valid and test, an entry for each epoch, and what it took."""
+    """A trained model, its metrics on valid and test, an entry for each epoch, steps and seconds."""
 
     model: Model
     metrics: dict[str, dict[str, float]]

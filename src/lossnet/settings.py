@@ -83,7 +83,7 @@ _training, _network, _energy, _method, _inference, _images, _words = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run can vary, beside its data, method, loss and seed."""
+    """Settings of a run, beside its data, method, loss and seed."""
 
     task_lr: float = _training(
         1e-3, "learning rate of the task net", "> 0", search=(1e-4, 1e-2), stackable=True
@@ -93,7 +93,7 @@ class Settings:
     )
     weight_decay: float = _training(1e-5, "AdamW's weight decay", ">= 0", search=(1e-6, 1e-1), stackable=True)
     batch_size: int = _training(32, "instances in a batch", "> 0")
-    epochs: int = _training(100, "at most so many epochs in each stage", "> 0", stackable=True)
+    epochs: int = _training(100, "largest number of epochs in each stage", "> 0", stackable=True)
     patience: int = _training(20, "epochs without improvement before a stage ends", "> 0", stackable=True)
     clip: float = _training(10.0, "largest gradient norm of each network", "> 0", stackable=True)
     plateau_patience: int = _training(

@@ -120,10 +120,10 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     >>> settings = Settings(epochs=2, task_hidden=8)
     >>> tiny = Run("digits-pairs", "cross-entropy", settings=settings, progress=False)
     >>> with TemporaryDirectory() as folder:
-    ...     found = search(Search(tiny, trials=2, output=Path(folder)), tell=lambda line: None)
+    ...     result = search(Search(tiny, trials=2, output=Path(folder)), tell=lambda line: None)
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['best.yaml', 'study.db', 'trials.jsonl']
-    >>> [trial["state"] for trial in found.trials], found.metric
+    >>> [trial["state"] for trial in result.trials], result.metric
     (['complete', 'complete'], 'f1')
     """
     if wanted.trials < 1:
