@@ -81,9 +81,8 @@ class Column(ABC):
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         """Yield arrays and strings that together say all there is, for a content hash."""
-        raise DataError(
-            f"{type(self).__name__} has no content hash; define `pieces` to resume and compare runs"
-        )
+        name = type(self).__name__
+        raise DataError(f"{name} has no content hash; define `pieces` to resume and compare runs")
 
     def on(self, device: torch.device | str) -> Column:
         """Return the same rows as training on a device reads them fastest."""

@@ -6,7 +6,6 @@ import io
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -147,7 +146,7 @@ def read_labelled_images(
         if stem not in files:
             raise DataError(f"there is no image {name!r} in {folder}; correct its name", table, row)
         chosen.append(files[stem])
-    pictures = [_resized(_read_picture(file), resize) for file in chosen]
+    pictures = [_resized(_decoded(file), resize) for file in chosen]
     return Examples(Pictures.from_arrays(_stacked(pictures, chosen)), read.labels)
 
 
@@ -168,9 +167,7 @@ def stream_pictures(path: AnyPath, channels: int) -> Iterator[tuple[str, NDArray
     path = Path(path)
     files = _files(path) if path.is_dir() else {path.stem: path}
     for name, file in files.items():
-        with _named(file):
-            picture = _with_channels(file, channels)
-        yield name, picture
+        yield name, _with_channels(file, channels)
 
 
 def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[np.uint8]:
@@ -225,7 +222,7 @@ def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
     pictures: list[NDArray[np.uint8]] = []
     shapes: list[NDArray[np.uint8]] = []
     for stem, file in images.items():
-        picture, mask = _read_picture(file), _read_picture(masks[stem], grey=True)
+        picture, mask = _decoded(file), _decoded(masks[stem], grey=True)
         if mask.shape != picture.shape[:2]:
             what = f"the mask is {_size(mask)} but its image {_size(picture)} (height × width)"
             raise DataError(f"{what}; they must cover each other", masks[stem])
@@ -270,24 +267,11 @@ def _files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _read_picture(file: Path, grey: bool = False) -> NDArray[np.uint8]:
+def _decoded(
+    source: Path | BinaryIO, grey: bool = False, most_pixels: int | None = None
+) -> NDArray[np.uint8]:
     """Return grey levels ``(height, width)``, or ``(height, width, 3)`` of colours unless ``grey``."""
-    with _named(file):
-        return _decoded(file, grey)
-
-
-@contextmanager
-def _named(file: Path) -> Iterator[None]:
-    """Name the file in errors about it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError("no such file; check the path", file) from None
-    except DataError as error:
-        raise error.at(file) from None
-
-
-def _decoded(source: Path | BinaryIO, grey: bool, most_pixels: int | None = None) -> NDArray[np.uint8]:
+    file = source if isinstance(source, Path) else None
     pillow, operations = _pillow()
     try:
         with warnings.catch_warnings():
@@ -299,12 +283,12 @@ def _decoded(source: Path | BinaryIO, grey: bool, most_pixels: int | None = None
                 picture = operations.exif_transpose(opened)
                 picture.load()
     except FileNotFoundError:
-        raise
+        raise DataError("no such file; check the path", file) from None
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
-        raise DataError(f"the image is suspiciously large ({error}); make it smaller") from None
+        raise DataError(f"the image is suspiciously large ({error}); make it smaller", file) from None
     except Exception as error:  # decoders of damaged files raise almost anything
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"not a readable PNG or JPEG image ({reason}); save it again") from None
+        raise DataError(f"not a readable PNG or JPEG image ({reason}); save it again", file) from None
     if picture.mode.startswith("I"):  # 16 bits a pixel
         return (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
     no_colour = picture.mode in ("1", "L", "LA", "La")
@@ -322,7 +306,8 @@ def _with_channels(
     source: Path | BinaryIO, channels: int, most_pixels: int | None = None
 ) -> NDArray[np.uint8]:
     if channels not in (1, 3):
-        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}")
+        file = source if isinstance(source, Path) else None
+        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}", file)
     picture = _decoded(source, channels == 1, most_pixels)
     return picture[..., None] if channels == 1 else _coloured(picture)
 

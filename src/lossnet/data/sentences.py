@@ -132,7 +132,7 @@ class Lexicon:
 
     @property
     def width(self) -> int:
-        """How many numbers a token has."""
+        """Number of integers that describe a token."""
         return 1 + len(self.features) + self.word_length
 
     def vectors(self, tables: Sequence[Embeddings]) -> NDArray[np.float32] | None:
@@ -424,7 +424,7 @@ class TaggedSentences(Examples):
 
 
 class _Layout:
-    """Where each sentence lies among all tokens in turn."""
+    """The places of sentences among all tokens in turn."""
 
     def __init__(self, texts: Texts) -> None:
         self.lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)

@@ -91,7 +91,7 @@ def read_arff(
 
 
 class _Place(NamedTuple):
-    """Where an attribute goes among labels and inputs: ``width`` columns if categorical, else one (0)."""
+    """The column of an attribute, labels before inputs; ``width`` is 0 unless it is one-hot encoded."""
 
     column: int
     width: int = 0
@@ -99,7 +99,7 @@ class _Place(NamedTuple):
 
 
 class Layout:
-    """How attributes become columns: one converter for each, and its place unless it is dropped."""
+    """Mapping of attributes to columns: a converter for each, and its place unless it is dropped."""
 
     def __init__(
         self,
@@ -228,9 +228,7 @@ def _unknown_value(attribute: Attribute, word: str) -> str:
     if word in attribute.values:
         return f"{word!r} of {attribute.name!r} did not occur in training; map it to a known value"
     declared = ", ".join(attribute.values[:5]) + (", …" if len(attribute.values) > 5 else "")
-    return (
-        f"{word!r} is not a declared value of {attribute.name!r} ({declared}); declare it or correct the row"
-    )
+    return f"{word!r} is not a declared value of {attribute.name!r} ({declared}); declare or correct it"
 
 
 def _find_labels(header: Header, labels: LabelSpec) -> list[str]:

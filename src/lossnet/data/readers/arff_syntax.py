@@ -270,9 +270,7 @@ def _sparse_cells(text: str, attributes: int) -> list[tuple[int, str]]:
     previous = -1
     for index, _ in pairs:
         if index >= attributes:
-            raise DataError(
-                f"index {index}, but there are only {attributes} attributes (from 0); correct the row"
-            )
+            raise DataError(f"index {index}, but there are only {attributes} attributes; correct the row")
         if index == previous:
             raise DataError(f"index {index} is given twice in one row; correct the row")
         if index < previous:

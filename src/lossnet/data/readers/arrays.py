@@ -50,10 +50,8 @@ def read_npz(path: AnyPath, *, like: Like | None = None, size: int | None = None
             arrays.setdefault("label_names", np.array(like.label_names))
     if "x" not in arrays or "y" not in arrays:
         raise DataError(f"has arrays {sorted(arrays)}; it must have x and y", path)
-    names = [
-        None if key not in arrays else [str(name) for name in arrays[key]]
-        for key in ("feature_names", "label_names")
-    ]
+    keys = ("feature_names", "label_names")
+    names = [[str(name) for name in arrays[key]] if key in arrays else None for key in keys]
     try:
         data = MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
     except DataError as error:
