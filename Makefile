@@ -26,7 +26,7 @@ test: install chromium postgresql triton  ## formatting, lint, types, tests, the
 	$(BIN)/pytest -n 2
 
 # Old torch may hang where a process with threads of its own is forked.
-FORKING := tests/training/test_distributed.py
+FORKING := tests/training/engines/test_processes.py
 
 test-oldest: .venv-oldest/installed  ## the tests with the oldest Python and libraries that pyproject.toml claims
 	OMP_NUM_THREADS=1 .venv-oldest/bin/pytest -n 2 $(TESTS) --ignore $(FORKING)

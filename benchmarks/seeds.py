@@ -22,13 +22,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lossnet.data import MultiLabelData, find
+from lossnet.data import Dataset, MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.loading import Loaded, load
 from lossnet.recipes import recipe_settings
 from lossnet.run import Run, find_device, new_model, trainer_of
 from lossnet.settings import Settings
-from lossnet.training import Dataset, Trainer, fit_together
+from lossnet.training import Trainer, fit_together
 from lossnet.training.engines import Eager
 from lossnet.training.tracking import Tracker
 

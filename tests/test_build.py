@@ -125,15 +125,14 @@ def test_a_new_method_and_loss_need_only_a_spec():
     class Twice(methods.SEAL):
         pass
 
-    def build_it(parts):
-        return Twice(parts.task_net(), parts.energy(), parts.space, parts.energy_loss(), parts.task_loss())
-
     rates = {"energy": "energy_lr", "task_net": "task_lr"}
-    spec = methods.MethodSpec("twice", Twice, "seal again", named(Half), rates, ("task_dropout",), build_it)
-    parts = methods.Parts(spec, spec.default_loss, Settings(**TINY), TASKS["labels"])
+    spec = methods.MethodSpec("twice", Twice, "seal again", named(Half), rates, ("task_dropout",))
+    parts = methods.Parts(spec, spec.default_loss, Settings(energy_steps=2, **TINY), TASKS["labels"])
     method = spec.build(parts)
     assert type(method) is Twice
     assert isinstance(method.loss, Half)
+    assert (method.energy_steps, method.task_steps) == (2, Settings().task_steps)
+    assert parts.make(Twice, energy_steps=3).energy_steps == 3
     assert spec.searched("half") == {"energy_lr", "task_lr", "weight_decay", "task_dropout"}
 
 

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,23 @@ def test_what_is_printed_is_compared():
     for other in ("F1 0.93 of 3", "F1 0.83 of 4", "IoU 0.83 of 3"):
         with pytest.raises(AssertionError):
             check_printed("F1 0.83 of 3", other)
+
+
+def commands(page):
+    """The ``lossnet`` commands in a page's shell blocks, as words."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if match := re.match(r"(?:torchrun .* -m |srun .* )?lossnet (.*)", line):
+                yield shlex.split(match[1].replace("…", "DATA"), comments=True)
+
+
+def test_commands_in_the_pages_have_arguments_that_exist():
+    parsers = cli.parsers()
+    given = [words for page in (README, *PAGES) for words in commands(page)]
+    assert len(given) > 50
+    for command, *arguments in given:
+        parsers[command].parse_args(arguments)  # exits for an unknown argument
 
 
 @pytest.mark.parametrize("name", ["labels", "tags", "masks"])

@@ -84,7 +84,7 @@ def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
 def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss):
     criterion = lossnet.LearnedLoss(energy, SPACE, task_loss=task_loss)
     loss = criterion(batch.x, model(batch.x), batch.y)
-    (update,) = SEAL(model, energy, SPACE, task_loss=task_loss).task_updates(batch, task_loss)
+    (update,) = SEAL(model, energy, SPACE, task_loss=task_loss).task_updates(batch)
     parameters = list(model.parameters())
     torch.testing.assert_close(loss, update.loss)
     torch.testing.assert_close(

@@ -79,6 +79,8 @@ def test_a_task_net_comes_in_many_forms_and_back_from_a_folder(digits, tmp_path,
     assert result["metrics"]["test"]["f1_tuned"] > 0.45  # all labels have 1/3
     with pytest.raises(ModelError, match=r"its task_net is of your own.*lossnet\.load\(folder, task_net=…\)"):
         lossnet.load(tmp_path)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert 'model = lossnet.load("this folder", task_net=…)' in card
     model = lossnet.load(tmp_path, task_net=net)
     relaxed, truth = model.probabilities(digits.test)
     measured = model.task.output.meter(model.threshold).measure(relaxed, truth)

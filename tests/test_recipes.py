@@ -11,7 +11,6 @@ from lossnet.inputs import Words
 from lossnet.outputs import Tags
 from lossnet.recipes import (
     RecipeError,
-    _lineage,
     default_recipe,
     find_recipe,
     read_recipe,
@@ -165,10 +164,8 @@ def test_every_recipe_builds_the_method_that_its_file_is_named_after(name):
 
 @pytest.mark.parametrize("path", sorted(recipe_folder().rglob("*.yaml")), ids=lambda path: path.stem)
 def test_no_file_repeats_what_it_extends(path):
-    own, *extended = _lineage(path)
-    inherited = {}
-    for values in reversed(extended):
-        inherited |= values
+    parent, own = room._read(path, str(path))
+    inherited = read_recipe(room._file(path.parent, parent)) if parent else {}
     assert not own.items() & inherited.items()
 
 

@@ -3,6 +3,7 @@ import json
 import math
 import shutil
 import signal
+from functools import partial
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from lossnet.inputs import Features
 from lossnet.loading import load as load_data
 from lossnet.outputs import Labels
 from lossnet.outputs.labels import DecodedLabels
+from lossnet.own import OwnParts
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.task import Task
@@ -234,6 +236,31 @@ def test_resuming_with_other_settings_is_refused(tmp_path, digits, longer, chang
     if "settings" in change:
         change = {"settings": dataclasses.replace(longer, **change["settings"])}
     with pytest.raises(CheckpointError, match="checkpoint"):
+        train(dataclasses.replace(run, resume=True, **change), part)
+
+
+def other_linear(inputs, outputs):
+    return torch.nn.Linear(inputs, outputs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": torch.optim.SGD}, "optimizer=Adam, resumed with optimizer=SGD"),
+        ({"optimizer": None}, "optimizer=Adam, resumed with optimizer=None"),
+        ({"scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)}, "scheduler=StepLR"),
+        ({"own": OwnParts(task_net=other_linear)}, "task_net=Linear, resumed with task_net=other_linear"),
+    ],
+    ids=str,
+)
+def test_resuming_with_other_parts_of_ones_own_is_refused(
+    tmp_path, digits, longer, change, message, monkeypatch
+):
+    part = digits_part(digits)
+    own = {"own": OwnParts(task_net=torch.nn.Linear), "optimizer": torch.optim.Adam}
+    run = quick(tmp_path / "cut", settings=longer, **own)
+    interrupted(run, part, monkeypatch)
+    with pytest.raises(CheckpointError, match=message):
         train(dataclasses.replace(run, resume=True, **change), part)
 
 

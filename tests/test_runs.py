@@ -148,7 +148,7 @@ def test_runs_without_folders_are_told_apart_by_what_is_swept():
         (["--sweep", "task_lr=1,,2"], "NAME=A,B,C"),
         (["--sweep", "task_rate=1"], "unknown setting 'task_rate'"),
         (["--sweep", "task_lr=fast"], "task_lr cannot be 'fast'"),
-        (["--sweep", "samples=1.5"], "samples cannot be 1.5"),
+        (["--sweep", "samples=1.5"], "samples cannot be '1.5'"),
         (["--sweep", "task_lr=-1"], "must be above 0"),
         (["--sweep", "clip=1,1.0"], "given twice"),
         (["--sweep", "clip=[1"], "--sweep clip=[1"),
@@ -158,7 +158,7 @@ def test_runs_without_folders_are_told_apart_by_what_is_swept():
             "must be at most energy_steps=1",
         ),
         (["--seeds", "0"], "--seeds must be 1 or more"),
-        (["--seeds", "2", "--resume"], "give their --output"),
+        (["--seeds", "2", "--resume"], "give its --output"),
     ],
 )
 def test_what_cannot_be_swept(options, message, capsys):

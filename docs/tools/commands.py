@@ -17,18 +17,18 @@ from sphinx.application import Sphinx
 
 from lossnet import cli
 
-#: what a page takes of a line that is to be shown as it is
+#: characters in a line of a literal block
 WIDTH = "100"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Writes the page when a build begins."""
+    """Write the page when a build begins."""
     app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "reference"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def write(folder: Path) -> None:
-    """Writes the page, unless it is there."""
+    """Write the page, unless it is there."""
     path, text = folder / "command-line.rst", page()
     folder.mkdir(exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -36,7 +36,7 @@ def write(folder: Path) -> None:
 
 
 def page() -> str:
-    """All commands, each with its description, usage, arguments and examples."""
+    """Return all commands, each with its description, usage, arguments and examples."""
     lines = [*_title("The command line", "=")]
     lines += ["``lossnet COMMAND --help`` prints the same.", "", escape(inspect.getdoc(cli.main) or ""), ""]
     with mock.patch.dict(os.environ, COLUMNS=WIDTH):
@@ -62,7 +62,7 @@ def _section(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _argument(action: argparse.Action) -> Iterator[str]:
-    """An argument: its names, what it is for, what it may be, and its default."""
+    """Yield an argument's names, purpose, choices and default."""
     choices = list(action.choices or ())
     placeholder = str(action.metavar or action.dest.upper())
     if action.nargs == 0:
@@ -83,17 +83,17 @@ def _plain(value: object) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Help as a sentence of its own."""
+    """Return help as a sentence of its own."""
     return text if text.endswith(".") else f"{text}."
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is markup."""
+    """Return text in which nothing is markup."""
     return re.sub(r"([\\*`_|<>])", r"\\\1", text)
 
 
 def _shown(text: str) -> Iterator[str]:
-    """Text as it is, in a box."""
+    """Yield text in a literal block."""
     yield from ("::", "", *(f"   {line}".rstrip() for line in text.strip().splitlines()), "")
 
 

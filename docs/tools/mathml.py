@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Adds the renderer; ``html_math_renderer = "mathml"`` chooses it."""
+    """Add the renderer; ``html_math_renderer = "mathml"`` chooses it."""
     app.add_html_math_renderer("mathml", (inline, None), (display, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def inline(translator: HTML5Translator, node: nodes.math) -> None:
-    """A formula in a line of text."""
+    """Write a formula in a line of text."""
     translator.body.append(_markup(node, as_block=False))
     raise nodes.SkipNode
 
 
 def display(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """A formula on its own, which scrolls where it is wider than the page."""
+    """Write a formula on its own, which scrolls where it is wider than the page."""
     translator.body.append(f'<div class="math">{_markup(node, as_block=True)}</div>\n')
     raise nodes.SkipNode
 

@@ -19,7 +19,7 @@ _CODE = re.compile(r"^```python\n(.*?)^```\n(?:\n```(?:text|none)\n.*?^```\n)?",
 
 
 def notebook(page: str, name: str) -> dict[str, Any]:
-    """A page as a notebook of format 4.5, without outputs."""
+    """Return a page as a notebook of format 4.5, without outputs."""
     cells: list[dict[str, Any]] = []
     for place, part in enumerate(_CODE.split(_ITSELF.sub("", page))):  # text and code in turn
         source = part.strip("\n").splitlines(keepends=True)
@@ -35,7 +35,7 @@ def notebook(page: str, name: str) -> dict[str, Any]:
 
 
 def text(name: str) -> str:
-    """What the file of a tutorial's notebook holds."""
+    """Return the content of a tutorial's notebook file."""
     page = (TUTORIALS / f"{name}.md").read_text(encoding="utf-8")
     return json.dumps(notebook(page, name), indent=1, ensure_ascii=False) + "\n"
 

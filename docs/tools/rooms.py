@@ -1,6 +1,7 @@
-"""The reference: a page for each room of ``src/lossnet``, with what its ``__all__`` names.
+"""The reference: the public API, and a page for each room of ``src/lossnet`` with what its ``__all__`` names.
 
-Pages are written to ``docs/api`` before each build.  A new room needs no line here.
+Pages are written to ``docs/api`` before each build.  A new room or public name needs no line here: it comes
+after those that `PUBLIC` and `ORDER` name.
 """
 
 from __future__ import annotations
@@ -22,9 +23,24 @@ from sphinx.pycode import ModuleAnalyzer
 
 import lossnet
 
+#: what most people import, by purpose
+PUBLIC = {
+    "Estimators for scikit-learn": ("MultiLabelClassifier", "SequenceTagger", "Segmenter"),
+    "Runs and their models": ("train", "Run", "Settings", "load", "Model", "Ensemble"),
+    "Parts for your own training": ("LearnedLoss", "Trainer", "MultiLabel", "Tags", "Mask"),
+}
+#: rooms from the concepts of the papers outwards; `LAST` are of use inside the library alone
+ORDER = (
+    *("spaces", "scores", "decoding", "nets", "energies", "losses", "inference", "hypergradient", "methods"),
+    *("learned_loss", "training", "inputs", "outputs", "task", "data", "loading", "settings", "recipes"),
+    *("own", "build", "model", "prediction", "card", "run", "runs", "tune", "export", "stream", "serve"),
+    *("report", "analysis", "estimators", "cli"),
+)
+LAST = ("spans", "trees", "ops", "files")
+
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Writes the pages when a build begins, and finds what docstrings mean by short names."""
+    """Write the pages when a build begins, and resolve the short names of docstrings."""
     app.connect("config-inited", lambda app, config: write(Path(app.srcdir) / "api"))
     app.connect("autodoc-process-docstring", name_bases)
     app.connect("autodoc-skip-member", generated)
@@ -34,26 +50,33 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def generated(app: Sphinx, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
-    """Leaves out the methods that scikit-learn gives estimators for routing metadata."""
+    """Leave out the methods that scikit-learn gives estimators for routing metadata."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
 def rooms() -> list[ModuleType]:
-    """Modules of the package, and packages at any depth, that say what is theirs."""
-    found = [module for module in modules() if module.__name__.count(".") == 1 or hasattr(module, "__path__")]
-    return sorted((module for module in found if hasattr(module, "__all__")), key=lambda room: room.__name__)
+    """Return modules of the package, and packages at any depth, that have an ``__all__``, in our order."""
+    candidates = (one for one in modules() if one.__name__.count(".") == 1 or hasattr(one, "__path__"))
+    return sorted((module for module in candidates if hasattr(module, "__all__")), key=_place)
+
+
+def _place(room: ModuleType) -> tuple[int, str]:
+    """Return what rooms are sorted by: rooms inside another one follow it."""
+    name = room.__name__.split(".")[1]
+    order = (*ORDER, None, *LAST)
+    return order.index(name if name in order else None), room.__name__
 
 
 @cache
 def modules() -> list[ModuleType]:
-    """All modules of the package, but for those that run when they are imported or need a GPU's Triton."""
+    """Return all modules of the package that can be imported without running and without Triton."""
     names = [info.name for info in pkgutil.walk_packages(lossnet.__path__, "lossnet.")]
     left_out = "lossnet.__main__", "lossnet.ops._triton."
     return [importlib.import_module(name) for name in names if not name.startswith(left_out)]
 
 
 def write(folder: Path) -> None:
-    """Writes a page for each room, and one that lists them; what is older goes."""
+    """Write a page for each room, and one that lists them; remove older ones."""
     pages = {f"{room.__name__}.rst": _page(room) for room in rooms()}
     pages["index.rst"] = _index(rooms())
     folder.mkdir(exist_ok=True)
@@ -77,7 +100,7 @@ def _page(room: ModuleType) -> str:
 
 
 def _assigned(name: str, room: ModuleType) -> str:
-    """The module that assigns a value with a ``#:`` comment; the room itself for classes and functions."""
+    """Return the module that assigns a value with a ``#:`` comment; for classes and functions, the room."""
     value = getattr(room, name)
     if inspect.isroutine(value) or inspect.isclass(value) or not hasattr(room, "__path__"):
         return room.__name__
@@ -92,33 +115,45 @@ def _assigned(name: str, room: ModuleType) -> str:
 
 
 def _index(found: list[ModuleType]) -> str:
-    lines = [
-        _title("API reference"),
-        "One page for each room of ``src/lossnet``, made from docstrings. ``import lossnet`` has at hand",
-        ",\n".join(f":py:obj:`{name} <{_home(name)}>`" for name in lossnet.__all__) + ".",
-    ]
-    lines += ["", ".. list-table::", "   :widths: auto", ""]
-    for room in found:
-        what = (inspect.getdoc(room) or "").split("\n\n")[0].replace("\n", " ")
-        what = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", what)  # short names would be those of this page
-        lines += [f"   * - :doc:`{room.__name__}`", f"     - {what}"]
-    lines += ["", ".. toctree::", "   :hidden:", ""]
+    listed = {name for names in PUBLIC.values() for name in names}
+    modules = [name for name in lossnet.__all__ if inspect.ismodule(getattr(lossnet, name))]
+    others = [name for name in lossnet.__all__ if name not in listed and name not in modules]
+    lines = [_title("API reference"), "Everything here is made from docstrings.", ""]
+    lines += [_title("Public API", "-"), "What ``import lossnet`` has at hand; modules among it:"]
+    lines += [", ".join(f":doc:`lossnet.{name} <lossnet.{name}>`" for name in modules) + ".", ""]
+    for purpose, names in {**PUBLIC, "More": others}.items():
+        if names:
+            entries = {f":py:obj:`lossnet.{name} <{_home(name)}>`": getattr(lossnet, name) for name in names}
+            lines += [f"**{purpose}**", "", *_table(entries)]
+    lines += [_title("Rooms", "-"), "A page for each room of ``src/lossnet``.", ""]
+    lines += _table({f":doc:`{room.__name__}`": room for room in found})
+    lines += [".. toctree::", "   :hidden:", ""]
     lines += [f"   {room.__name__}" for room in found]
     return "\n".join(lines) + "\n"
 
 
+def _table(entries: dict[str, object]) -> list[str]:
+    """Return a table of links, each with the first paragraph of a docstring."""
+    lines = [".. list-table::", "   :widths: auto", ""]
+    for link, value in entries.items():
+        what = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+        what = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", what)  # short names would be those of this page
+        lines += [f"   * - {link}", f"     - {what}"]
+    return [*lines, ""]
+
+
 def _home(name: str) -> str:
-    """Where what ``import lossnet`` has under a name is at home."""
-    found = getattr(lossnet, name)
-    return str(found.__name__) if inspect.ismodule(found) else f"{found.__module__}.{found.__qualname__}"
+    """Return the full name of a public class or function."""
+    value = getattr(lossnet, name)
+    return f"{value.__module__}.{value.__qualname__}"
 
 
-def _title(text: str) -> str:
-    return f"{text}\n{'=' * len(text)}\n"
+def _title(text: str, under: str = "=") -> str:
+    return f"{text}\n{under * len(text)}\n"
 
 
 def name_bases(app: Sphinx, what: str, name: str, found: type, options: object, lines: list[str]) -> None:
-    """Says after a class's first paragraph which of our classes it extends; others' are of no use here."""
+    """Say after a class's first paragraph which of our classes it extends; others' are of no use here."""
     bases = [base for base in getattr(found, "__bases__", ()) if base.__module__.startswith("lossnet.")]
     if what == "class" and bases:
         names = ", ".join(f":py:obj:`~{base.__module__}.{base.__qualname__}`" for base in bases)
@@ -129,14 +164,14 @@ def name_bases(app: Sphinx, what: str, name: str, found: type, options: object, 
 def readable(
     app: Sphinx, what: str, name: str, found: object, options: object, signature: str | None, returned: str
 ) -> tuple[str, str] | None:
-    """A dataclass's signature without ``<factory>``, which is no Python and keeps types from being read."""
+    """Return a dataclass's signature without ``<factory>``, which is no Python and hides types."""
     return (signature.replace("<factory>", "..."), returned) if signature else None
 
 
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.TextElement
 ) -> nodes.Element | None:
-    """What a name in a docstring stands for: `NCE` is ``lossnet.losses.NCE``, whatever page it is on.
+    """Resolve a name in a docstring: `NCE` is ``lossnet.losses.NCE``, whatever page it is on.
 
     A name that is ours but on no page stays without a link; one that we do not have is left to Sphinx, which
     complains.
@@ -147,14 +182,14 @@ def resolve(
     assert isinstance(domain, PythonDomain)
     target: str = node["reftarget"]
     here = f"{node.get('py:module')}."
-    found = [
+    names = [
         name
         for name, place in domain.objects.items()
         if not place.aliased and (name == target or name.endswith(f".{target}"))
     ]
-    if not found:
+    if not names:
         return contnode if target.rpartition(".")[2] in _names() else None
-    name = min(found, key=lambda name: (not name.startswith(here), len(name)))
+    name = min(names, key=lambda name: (not name.startswith(here), len(name)))
     place = domain.objects[name]
     uri = f"{app.builder.get_relative_uri(node['refdoc'], place.docname)}#{place.node_id}"
     return nodes.reference("", "", contnode, internal=True, refuri=uri, reftitle=name)
@@ -162,12 +197,12 @@ def resolve(
 
 @cache
 def _names() -> frozenset[str]:
-    """The names of all modules, of what is defined in them, and of what is defined in their classes."""
-    found: set[str] = set()
+    """Return the names of all modules, of what they define, and of what their classes define."""
+    names: set[str] = set()
     for module in modules():
-        found.add(module.__name__.rpartition(".")[2])
+        names.add(module.__name__.rpartition(".")[2])
         for name, value in vars(module).items():
-            found.add(name)
+            names.add(name)
             if inspect.isclass(value) and value.__module__.startswith("lossnet."):
-                found.update(dir(value))
-    return frozenset(found)
+                names.update(dir(value))
+    return frozenset(names)

@@ -45,20 +45,14 @@ __all__ = [
 
 #: the module that defines each public name; names that are not here are modules themselves
 _HOMES = {
+    **dict.fromkeys(("Mask", "MultiLabel", "Tags"), "spaces"),
+    **dict.fromkeys(("Model", "load"), "model"),
+    **dict.fromkeys(("MultiLabelClassifier", "Segmenter", "SequenceTagger"), "estimators"),
+    **dict.fromkeys(("Run", "train"), "run"),
     "Ensemble": "prediction",
     "LearnedLoss": "learned_loss",
-    "Mask": "spaces",
-    "Model": "model",
-    "MultiLabel": "spaces",
-    "MultiLabelClassifier": "estimators",
-    "Run": "run",
-    "Segmenter": "estimators",
-    "SequenceTagger": "estimators",
     "Settings": "settings",
-    "Tags": "spaces",
     "Trainer": "training",
-    "load": "model",
-    "train": "run",
 }
 
 

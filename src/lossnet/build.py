@@ -1,4 +1,4 @@
-"""From names and settings to a method: the one place where names are looked up."""
+"""Methods by name: the one place where names are looked up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", 
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
-#: the method where nobody chooses one
+#: the method unless one is chosen
 DEFAULT_METHOD = "seal"
 
 
@@ -37,7 +37,7 @@ def check_names(method: str, loss: str) -> None:
 
 
 def suits(method: str, loss: str, space: Space) -> bool:
-    """Whether a method and loss can be had for outputs of a space.
+    """Whether a method and loss are applicable to outputs of a space.
 
     >>> from lossnet.spaces import MultiLabel, Tags
     >>> suits("crf", "likelihood", MultiLabel(3)), suits("cross-entropy", "dice", Tags(3))
@@ -64,7 +64,7 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
 
 
 def _check_energy(spec: MethodSpec, energy: nn.Module | None) -> None:
-    """Raise a ValueError for an energy of somebody's own that a method cannot use."""
+    """Raise a ValueError for a custom energy that a method cannot use."""
     if energy is None:
         raise ValueError(f"method {spec.name} has no energy; leave energy= out, or use method seal")
     if not spec.frozen_energy and not any(one.requires_grad for one in energy.parameters()):

@@ -1,4 +1,4 @@
-"""The card of a model: what it is, what it learned from, how good it is, for people."""
+"""Model cards: what a model is, what it was trained on, and how good it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lossnet.task import Task
 
 __all__ = ["model_card"]
 
-#: what Markdown would take for something else
+#: characters that mean something in Markdown
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
@@ -31,6 +31,7 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
     trained = (
         f"{result['epochs']} epochs, {result['steps']} steps, {result['seconds']} s on {result['device']}"
     )
+    own = "".join(f", {part}=…" for part in task.own.names)
     lines = [
         "---",
         "library_name: lossnet",
@@ -44,8 +45,9 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
         "```python",
         "import lossnet",
         "",
-        'model = lossnet.load("this folder")',
+        f'model = lossnet.load("this folder"{own})',
         "```",
+        *(["", "The parts to give are the author's own code, which is not in this folder."] if own else []),
         "",
         "## Data",
         "",
@@ -71,7 +73,7 @@ def _terms(result: Mapping[str, Any]) -> str:
     name = result["source"]["data"]
     known = entry(name) if name in names() else None
     if known is None or not known.terms:
-        return "not known; ask whoever made the data"
+        return "not known; ask those who made the data"
     return _plain(known.terms) + (f" ({known.home})" if known.home else "")
 
 

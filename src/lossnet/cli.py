@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import errno
+import inspect
 import os
 import shlex
 import sys
@@ -21,8 +21,6 @@ import lossnet
 
 # A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lossnet.data import Examples
     from lossnet.prediction import Predictor
     from lossnet.report.evidence import Fresh
@@ -32,26 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["exit_status", "main"]
 
 T = TypeVar("T")
-
-TRAIN_EXAMPLES = """examples:
-  lossnet train digits-completion
-  lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
-  lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
-  lossnet train mine.csv --labels 'label_*' --output runs/mine
-  lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
-  lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
-  torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
-  lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
-  lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
-"""
-
-TUNE_EXAMPLES = """examples:
-  lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
-  lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
-  lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
-  lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
-  lossnet train bibtex --recipe runs/tuned/best.yaml
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_command(command: str, *given: str) -> None:
     options = _COMMANDS[command].parser(command).parse_args(given)
     try:
-        with _plain_warnings():
+        with warnings.catch_warnings():  # a line of text for each, without the code that it comes from
+            warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
             _COMMANDS[command].run(options)
     except OSError as error:
         output = getattr(options, "output", None)
@@ -78,7 +57,7 @@ def _run_command(command: str, *given: str) -> None:
 
 
 def exit_status(command: Callable[[], None]) -> int:
-    """Run a command; print what stops it as one line and return the exit status."""
+    """Run a command; print an error that ends it as one line and return the exit status."""
     from lossnet.training import Interrupted, NonFiniteLoss
 
     try:
@@ -86,10 +65,8 @@ def exit_status(command: Callable[[], None]) -> int:
         sys.stdout.flush()
         return 0
     except Interrupted as stop:
-        advice = "continue with the same command and --resume"
-        if stop.checkpoint is None:
-            advice = "nothing is saved without --output"
-        return _fail(f"{stop}\n{advice}", 130)
+        resume, lost = "continue with the same command and --resume", "nothing is saved without --output"
+        return _fail(f"{stop}\n{lost if stop.checkpoint is None else resume}", 130)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "stopped", 130)
     except NonFiniteLoss as error:
@@ -116,7 +93,7 @@ _DISK_ERRORS = {
 
 
 def _explain(error: OSError) -> str:
-    """Return what could not be written, why, and what to do; other errors as they are."""
+    """Return the message of an error; for one of a disk, with the file and with advice."""
     if error.errno not in _DISK_ERRORS:
         return str(error)
     if error.filename is None:  # what is left to write would fail again when Python ends
@@ -126,17 +103,9 @@ def _explain(error: OSError) -> str:
 
 
 def _close_stdout() -> None:
-    """Send what is still to be printed nowhere."""
+    """Discard what is still to be printed."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Warnings as a line of text, without the line of code that they come from."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
-        yield
 
 
 def _fail(message: str, status: int) -> int:
@@ -152,31 +121,36 @@ def _fail(message: str, status: int) -> int:
 
 
 def _train(options: Namespace) -> None:
+    """Train on a data set and leave result, model, history and a report.
+
+    examples:
+      lossnet train digits-completion
+      lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
+      lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
+      lossnet train mine.csv --labels 'label_*' --output runs/mine
+      lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
+      lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
+      torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
+      lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
+      lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
+    """
     import torch
 
     from lossnet import ops
-    from lossnet.run import carry_out
+    from lossnet.run import carry_out, check_unused
     from lossnet.training.engines import launched_rank
 
     output: Path | None = options.output
-    if output is not None and options.resume and (output / "result.json").exists():
-        raise ValueError(f"{output} is finished: there is nothing to resume")
-    if output is not None and not options.resume:
-        if (output / "result.json").exists():
-            raise ValueError(f"{output} already holds a result; choose another --output or remove it")
-        if (output / "checkpoint.safetensors").exists():
-            raise ValueError(f"{output} holds an interrupted run; continue it with --resume, or remove it")
+    check_unused(output, options.resume)
     run = _run(options, output=output, resume=options.resume, track=options.track)
     torch.set_num_threads(max(1, options.threads))
     if options.kernels:
         ops.use_kernels(True)
-    if options.seeds is not None or options.sweep:
-        if launched_rank() is not None:
-            raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
-        with _going_on_from(output):
-            _train_many(run, options)
-        return
-    with _going_on_from(output):
+    with _resumable(output):
+        if options.seeds is not None or options.sweep:
+            if launched_rank() is not None:
+                raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
+            return _train_many(run, options)
         outcome = carry_out(run)
     if launched_rank():
         return
@@ -191,8 +165,8 @@ def _train(options: Namespace) -> None:
 
 
 @contextmanager
-def _going_on_from(output: Path | None) -> Iterator[None]:
-    """Ctrl-C where training does not hear it, as while a result is measured, says what is saved."""
+def _resumable(output: Path | None) -> Iterator[None]:
+    """Raise `Interrupted` for Ctrl-C outside of training, as while measuring, if a run is saved."""
     from lossnet.training import Interrupted
 
     try:
@@ -208,7 +182,7 @@ def _going_on_from(output: Path | None) -> Iterator[None]:
 
 
 def _report_of(output: Path, options: Namespace, fresh: Fresh) -> None:
-    """Write the page about a run that is finished, whatever becomes of its page."""
+    """Write the page about a finished run; failing to do so is no error of the run."""
     from lossnet import report
 
     try:
@@ -228,53 +202,34 @@ def _report_of(output: Path, options: Namespace, fresh: Fresh) -> None:
 
 
 def _train_many(run: Run, options: Namespace) -> None:
-    """Several seeds, and every combination of the settings that are swept."""
-    from rich.table import Table
-
+    """Train several seeds, and every combination of the settings that are swept."""
     from lossnet.runs import parse_sweep, summary, train_many, variants
 
-    swept = _each_once("--sweep", map(parse_sweep, options.sweep or ()))
+    swept = _unique("--sweep", map(parse_sweep, options.sweep or ()))
     results = train_many(variants(run, 1 if options.seeds is None else options.seeds, swept))
     heading, rows = summary(results, list(swept))
-    table = Table(*heading, title=f"{run.data}, {run.method}: mean ± standard deviation over seeds")
-    for row in rows:
-        table.add_row(*row)
-    _print(table)
+    _print_table(heading, rows, f"{run.data}, {run.method}: mean ± standard deviation over seeds")
     if run.output is not None:
         _print(f"a folder for each run, results.jsonl and table.md are in {run.output}")
 
 
-def _each_once(option: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """What was given for each setting; for none of them twice."""
-    found: dict[str, T] = {}
-    for name, values in named:
-        if name in found:
+def _unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return values by the names of their settings; raise a ValueError for a name that is repeated."""
+    values: dict[str, T] = {}
+    for name, value in pairs:
+        if name in values:
             raise ValueError(f"{option}: {name} is there twice; write all of its values after one {name}=")
-        found[name] = values
-    return found
+        values[name] = value
+    return values
 
 
 def _run(options: Namespace, **others: Any) -> Run:
-    """Return the run that options of `_add_run` ask for, its settings settled."""
+    """Return the run that options of `_add_run` ask for, with its settings."""
     from lossnet.run import Run, resolve
 
-    run = Run(
-        data=options.data,
-        method=options.method,
-        loss=options.loss,
-        recipe=options.recipe,
-        changes=_changes(options),
-        seed=options.seed,
-        data_dir=options.data_dir,
-        split=options.split,
-        labels=options.labels,
-        words=options.words,
-        embeddings=options.embeddings,
-        device=options.device,
-        progress=not options.quiet,
-        **others,
-    )
-    return resolve(run)
+    names = ("data", "method", "loss", "recipe", "seed", "data_dir", "split", "labels", "words")
+    given = {name: getattr(options, name) for name in (*names, "embeddings", "device")}
+    return resolve(Run(**given, changes=_changes(options), progress=not options.quiet, **others))
 
 
 def _changes(options: Namespace) -> dict[str, Any]:
@@ -285,6 +240,15 @@ def _changes(options: Namespace) -> dict[str, Any]:
 
 
 def _tune(options: Namespace) -> None:
+    """Search for settings on validation data, and leave the best as a recipe.
+
+    examples:
+      lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
+      lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
+      lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
+      lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
+      lossnet train bibtex --recipe runs/tuned/best.yaml
+    """
     import torch
 
     from lossnet.tune import Search, parse, search  # an extra
@@ -292,7 +256,7 @@ def _tune(options: Namespace) -> None:
     wanted = Search(
         _run(options),
         options.trials,
-        _each_once("--search", map(parse, options.search or ())),
+        _unique("--search", map(parse, options.search or ())),
         frozenset(_changes(options)),
         options.study,
         options.storage,
@@ -300,52 +264,47 @@ def _tune(options: Namespace) -> None:
     )
     torch.set_num_threads(max(1, options.threads))
     try:
-        found = search(wanted, tell=lambda line: print(line, flush=True))
+        result = search(wanted, tell=lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "stopped; trials that were done are kept, and the same command goes on with the others"
         ) from None
-    _show_trials(found)
-    _print(f"all trials are in {found.output / 'trials.jsonl'}")
-    if found.complete:
-        command = ["lossnet", "train", options.data, "--recipe", str(found.output / "best.yaml")]
-        print(f"to train with the best settings: {shlex.join([*command, *_data_flags(options)])}")
+    _show_trials(result)
+    _print(f"all trials are in {result.output / 'trials.jsonl'}")
+    if result.complete:
+        command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
+        for name in ("data_dir", "split", "labels", "words", "embeddings"):
+            value = getattr(options, name)
+            values = value if isinstance(value, list) else [value]
+            command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []
+        print(f"to train with the best settings: {shlex.join(command)}")
 
 
-def _data_flags(options: Namespace) -> list[str]:
-    """The flags that say which data, as they were given."""
-    given: dict[str, list[Any] | None] = {
-        "--data-dir": options.data_dir and [options.data_dir],
-        "--split": options.split and [options.split],
-        "--labels": options.labels,
-        "--words": options.words and [options.words],
-        "--embeddings": options.embeddings,
-    }
-    return [str(word) for flag, values in given.items() if values for word in (flag, *values)]
-
-
-def _show_trials(found: Found, shown: int = 5) -> None:
-    """The best trials, as many as fit beside each other, and how many ended how."""
-    from rich.table import Table
-
-    best = found.complete[:shown]
+def _show_trials(result: Found, shown: int = 5) -> None:
+    """Print the best trials, as many as fit beside each other, and how many ended how."""
+    best = result.complete[:shown]
     if best:
-        heads = (str(trial["number"]) for trial in best)
-        table = Table("trial", *heads, title="best trials, on validation data")
-        table.add_row(found.metric, *(f"{trial[found.metric]:.4f}" for trial in best))
+        rows = [["trial", *(trial["number"] for trial in best)]]
+        rows += [[result.metric, *(f"{trial[result.metric]:.4f}" for trial in best)]]
         for name in best[0]["settings"]:
             values = (trial["settings"][name] for trial in best)
-            table.add_row(name, *(f"{v:.3g}" if isinstance(v, float) else str(v) for v in values))
-        table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
-        table.add_row("seconds", *(f"{trial['seconds']:.1f}" for trial in best))
-        _print(table)
-    counts = Counter(trial["state"] for trial in found.trials)
-    again = sum("retry_of" in trial for trial in found.trials)
-    line = f"{len(found.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
+            rows += [[name, *(f"{v:.3g}" if isinstance(v, float) else v for v in values)]]
+        rows += [["epochs", *(trial["epochs"] for trial in best)]]
+        rows += [["seconds", *(f"{trial['seconds']:.1f}" for trial in best)]]
+        _print_table(rows[0], rows[1:], "best trials, on validation data")
+    counts = Counter(trial["state"] for trial in result.trials)
+    again = sum("retry_of" in trial for trial in result.trials)
+    line = f"{len(result.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}"
     _print(line + f"; {again} of them for one that was lost" * (again > 0))
 
 
 def _evaluate(options: Namespace) -> None:
+    """Evaluate a model on a data set or a file with labels.
+
+    examples:
+      lossnet evaluate runs/b0 bibtex --data-dir data
+      lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged
+    """
     from lossnet import stream
     from lossnet.files import write_json
     from lossnet.run import find_device
@@ -363,7 +322,7 @@ def _evaluate(options: Namespace) -> None:
 
 
 def _loaded(options: Namespace) -> Predictor:
-    """The model asked for, or the mean of several."""
+    """Return the model asked for, or the mean of several."""
     from lossnet.model import load
     from lossnet.prediction import Ensemble
 
@@ -387,11 +346,9 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
     task = model.task
     if task.input.streams(options.data):
         read = [part.examples for part in task.input.stream(options.data, task.output.names, labelled=True)]
-        counts = [len(part) for part in read]
-        split = Split.read(options.split, sum(counts))
-        rows = {"valid": split.valid, "test": split.test}
+        split = Split.read(options.split, sum(map(len, read)))
         whole = concatenated(task.prepare(read))
-        return {name: whole.take(numbers) for name, numbers in rows.items()}
+        return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = load(options.data, options.data_dir, options.split, task=task)
     if not task.matches(loaded.train):
         what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
@@ -400,6 +357,12 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
 
 
 def _predict(options: Namespace) -> None:
+    """Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.
+
+    examples:
+      lossnet predict runs/b0 input.arff -o out.csv
+      lossnet predict runs/names --text 'Ann Lee went to Paris.'
+    """
     from lossnet import stream
     from lossnet.outputs import Predicted
 
@@ -425,7 +388,7 @@ def _predict(options: Namespace) -> None:
 
 
 def _check_not_over(source: Path | str | None, target: Path | None) -> None:
-    """Refuse to write where the input lies: it is not read whole before."""
+    """Raise a ValueError where the output would replace the input, which is read while writing."""
     if source is None or target is None or not Path(source).exists():
         return
     for place in (target, target / f"{Path(source).stem}.png"):  # a file, or a mask in a folder
@@ -434,6 +397,11 @@ def _check_not_over(source: Path | str | None, target: Path | None) -> None:
 
 
 def _export(options: Namespace) -> None:
+    """Write a model as an ONNX file, checked against PyTorch on random inputs.
+
+    example:
+      lossnet export runs/b0 b0.onnx
+    """
     from lossnet.export import export  # an extra
     from lossnet.model import load
 
@@ -443,6 +411,12 @@ def _export(options: Namespace) -> None:
 
 
 def _serve(options: Namespace) -> None:
+    """Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.
+
+    examples:
+      lossnet serve runs/b0
+      lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token
+    """
     from lossnet.model import load
     from lossnet.serve import Limits, serve  # an extra
 
@@ -467,6 +441,12 @@ def _serve(options: Namespace) -> None:
 
 
 def _report(options: Namespace) -> None:
+    """Write one HTML page about runs on the same data: figures, curves, what was learned, examples.
+
+    examples:
+      lossnet report runs/b0
+      lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped
+    """
     from lossnet import report
 
     path = report.write(options.runs, options.output, options.data_dir)
@@ -474,33 +454,29 @@ def _report(options: Namespace) -> None:
 
 
 def _data(options: Namespace) -> None:
-    from rich.table import Table
+    """List data sets, or show one.
 
+    examples:
+      lossnet data list
+      lossnet data show bibtex --data-dir data
+    """
     from lossnet import data
-
-    if options.action == "list":
-        table = Table("name", "what", "at hand")
-        for name in data.names():
-            entry = data.entry(name)
-            found = not entry.files or data.find(name, options.data_dir) is not None
-            table.add_row(name, entry.description, "yes" if found else "no")
-        _print(table)
-        return
-    if options.name is None:
-        raise ValueError("name a data set or a file: lossnet data show digits-completion")
     from lossnet.loading import describe
 
-    shown = describe(options.name, options.data_dir, options.split, options.labels, words=options.words)
-    table = Table("property", "value", title=shown.name)
-    facts = dataclasses.asdict(shown)
-    facts = {
-        **{key: facts.pop(key) for key in ("name", "description", "split_name", "instances")},
-        **facts.pop("facts"),
-        **facts,
-    }
-    for key, value in facts.items():
-        table.add_row(key.replace("_", " "), _readable(value))
-    _print(table)
+    if options.action == "list":
+        entries = {name: data.entry(name) for name in data.names()}
+        here = {n: not one.files or data.find(n, options.data_dir) is not None for n, one in entries.items()}
+        rows = [[name, one.description, "yes" if here[name] else "no"] for name, one in entries.items()]
+        return _print_table(["name", "what", "at hand"], rows)
+    if options.name is None:
+        raise ValueError("name a data set or a file: lossnet data show digits-completion")
+    shown = describe(
+        options.name, options.data_dir, split=options.split, labels=options.labels, words=options.words
+    )
+    about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
+    about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
+    rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
+    _print_table(["property", "value"], rows, shown.name)
 
 
 def _readable(value: Any) -> str:
@@ -512,21 +488,22 @@ def _readable(value: Any) -> str:
 
 
 def _methods(options: Namespace) -> None:
-    from rich.table import Table
+    """List methods and losses.
 
+    example:
+      lossnet methods
+    """
     from lossnet.build import METHODS
 
-    table = Table("method", "losses (default first)", "what it does")
-    for name, entry in METHODS.items():
-        table.add_row(name, ", ".join(entry.losses), entry.summary)
-    _print(table)
+    rows = [[name, ", ".join(spec.losses), spec.summary] for name, spec in METHODS.items()]
+    _print_table(["method", "losses (default first)", "what it does"], rows)
 
 
 # ---------------------------------------------------------------- parsers
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that keeps line breaks in its texts, takes flags in full only, and suggests what was meant."""
+    """A parser that keeps line breaks in texts, takes flags in full only, and suggests similar flags."""
 
     def __init__(self, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
@@ -542,7 +519,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _outline() -> _Parser:
-    """Return a command line that knows its commands' names only, which is enough for its help."""
+    """Return a parser that knows the names of commands only, which is enough for its help."""
     parser = _Parser(prog="lossnet", description="Train networks with a loss that is itself a network.")
     parser.add_argument("--version", action="version", version=f"lossnet {lossnet.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -560,19 +537,13 @@ def _add_train(parser: _Parser) -> None:
     from lossnet.training.tracking import TRACKERS
 
     _add_run(parser)
-    parser.add_argument("--seeds", type=int, help="so many runs, from --seed on, at once where possible")
-    parser.add_argument(
-        "--sweep",
-        nargs="+",
-        metavar="NAME=VALUES",
-        help="a run for each of a setting's values a,b,c, and for all combinations",
-    )
+    parser.add_argument("--seeds", type=int, help="number of runs, from --seed on, at once where possible")
+    about = "a run for each of a setting's values a,b,c, and for all combinations"
+    parser.add_argument("--sweep", nargs="+", metavar="NAME=VALUES", help=about)
     parser.add_argument("--output", type=Path, help="folder for what the run leaves")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument("--kernels", action="store_true", help="Triton kernels for label sets on a GPU")
-    parser.add_argument(
-        "--no-report", dest="report", action="store_false", help="leave the page about the run out"
-    )
+    parser.add_argument("--no-report", dest="report", action="store_false", help="write no page about it")
     parser.add_argument("--track", help=f"follow epochs with {', '.join(TRACKERS)}")
     _add_settings(parser, "a recipe changes the defaults")
 
@@ -581,21 +552,16 @@ def _add_tune(parser: _Parser) -> None:
     _add_run(parser)
     parser.add_argument("--output", type=Path, help="folder for recipe and trials; else runs/tune/STUDY")
     parser.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
-    parser.add_argument(
-        "--search",
-        nargs="+",
-        metavar="NAME=VALUES",
-        help="search a setting in low:high, low:high:log or a,b,c, beside the method's own",
-    )
+    about = "search a setting in low:high, low:high:log or a,b,c, beside the method's own"
+    parser.add_argument("--search", nargs="+", metavar="NAME=VALUES", help=about)
     parser.add_argument("--study", default="", help="name in the storage; by default of data and method")
     parser.add_argument("--storage", default="", help="database for workers on many machines")
     _add_settings(parser, "those given are not searched, a recipe changes the others' defaults")
 
 
 def _add_evaluate(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser, several=True)
     parser.add_argument("data", help="a registered name, or a file, which counts whole")
-    _add_others(parser)
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
     parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -605,9 +571,8 @@ def _add_evaluate(parser: _Parser) -> None:
 def _add_predict(parser: _Parser) -> None:
     from lossnet.decoding import LABEL_DECODERS
 
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser, several=True)
     parser.add_argument("input", nargs="?", help="a file with the model's inputs")
-    _add_others(parser)
     parser.add_argument("--text", help="sentences to tag, one on each line")
     parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
     ways = ", ".join(LABEL_DECODERS)
@@ -615,12 +580,12 @@ def _add_predict(parser: _Parser) -> None:
 
 
 def _add_export(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser)
     parser.add_argument("file", type=Path, help="the ONNX file to write")
 
 
 def _add_serve(parser: _Parser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    _add_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
     parser.add_argument("--token-file", type=Path, help="a file with what clients must know")
@@ -644,98 +609,42 @@ def _add_data(parser: _Parser) -> None:
 
 
 class _Command(NamedTuple):
-    """A command: a line and a paragraph of help, examples, what adds its arguments, and what runs."""
+    """A command: a line of help, a function that adds arguments, and one that runs.
+
+    The docstring of the latter is the command's description and its examples.
+    """
 
     help: str
-    description: str
-    examples: str
     add: Callable[[_Parser], None]
     run: Callable[[Namespace], None]
     usage: str | None = None
 
     def parser(self, name: str) -> _Parser:
         """Return the parser of the command's arguments."""
-        texts = {"description": self.description, "epilog": self.examples, "usage": self.usage}
-        parser = _Parser(prog=f"lossnet {name}", **texts)
+        description, _, examples = (inspect.getdoc(self.run) or "").partition("\n\n")
+        parser = _Parser(
+            prog=f"lossnet {name}", description=description, epilog=examples + "\n", usage=self.usage
+        )
         self.add(parser)
         return parser
 
 
+_USAGE = "lossnet {} DATA [--method METHOD] [--loss LOSS] {}[--output DIR] [options]"
 _COMMANDS = {
-    "train": _Command(
-        "train a model",
-        "Train on a data set and leave result, model, history and a report.",
-        TRAIN_EXAMPLES,
-        _add_train,
-        _train,
-        "lossnet train DATA [--method METHOD] [--loss LOSS] [--output DIR] [options]",
-    ),
-    "tune": _Command(
-        "search for settings",
-        "Search for settings on validation data, and leave the best as a recipe.",
-        TUNE_EXAMPLES,
-        _add_tune,
-        _tune,
-        "lossnet tune DATA [--method METHOD] [--loss LOSS] [--trials N] [--output DIR] [options]",
-    ),
-    "evaluate": _Command(
-        "evaluate a model",
-        "Evaluate a model on a data set or a file with labels.",
-        "examples:\n  lossnet evaluate runs/b0 bibtex --data-dir data\n"
-        "  lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged",
-        _add_evaluate,
-        _evaluate,
-    ),
-    "predict": _Command(
-        "predict with a model",
-        "Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.",
-        "examples:\n  lossnet predict runs/b0 input.arff -o out.csv\n"
-        "  lossnet predict runs/names --text 'Ann Lee went to Paris.'",
-        _add_predict,
-        _predict,
-    ),
-    "export": _Command(
-        "write a model as ONNX",
-        "Write a model as an ONNX file, checked against PyTorch on random inputs.",
-        "example:\n  lossnet export runs/b0 b0.onnx",
-        _add_export,
-        _export,
-    ),
-    "serve": _Command(
-        "answer predictions over HTTP",
-        "Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.",
-        "examples:\n  lossnet serve runs/b0\n"
-        "  lossnet serve runs/b0 --host 0.0.0.0 --token-file token.txt    # for others, who know the token",
-        _add_serve,
-        _serve,
-    ),
-    "report": _Command(
-        "write a page about runs",
-        "Write one HTML page about runs on the same data: figures, curves, what was learned, examples.",
-        "examples:\n  lossnet report runs/b0\n"
-        "  lossnet report runs/seal-* runs/ce-* --data-dir data --output page.html   # seeds are grouped",
-        _add_report,
-        _report,
-    ),
-    "data": _Command(
-        "list or show data sets",
-        "List data sets, or show one.",
-        "examples:\n  lossnet data list\n  lossnet data show bibtex --data-dir data",
-        _add_data,
-        _data,
-    ),
-    "methods": _Command(
-        "list methods",
-        "List methods and losses.",
-        "example:\n  lossnet methods",
-        lambda parser: None,
-        _methods,
-    ),
+    "train": _Command("train a model", _add_train, _train, _USAGE.format("train", "")),
+    "tune": _Command("search for settings", _add_tune, _tune, _USAGE.format("tune", "[--trials N] ")),
+    "evaluate": _Command("evaluate a model", _add_evaluate, _evaluate),
+    "predict": _Command("predict with a model", _add_predict, _predict),
+    "export": _Command("write a model as ONNX", _add_export, _export),
+    "serve": _Command("answer predictions over HTTP", _add_serve, _serve),
+    "report": _Command("write a page about runs", _add_report, _report),
+    "data": _Command("list or show data sets", _add_data, _data),
+    "methods": _Command("list methods", lambda parser: None, _methods),
 }
 
 
 def _add_run(parser: _Parser) -> None:
-    """What to train, and on what."""
+    """Add flags that say what to train, and on what."""
     from lossnet.build import METHODS
 
     parser.add_argument("data", help="a name from 'lossnet data list', or a file")
@@ -750,17 +659,12 @@ def _add_run(parser: _Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_others(parser: _Parser) -> None:
-    parser.add_argument(
-        "--with",
-        dest="others",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="models whose probabilities are averaged with this one's, as of other seeds",
-    )
+def _add_model(parser: _Parser, several: bool = False) -> None:
+    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
+    if several:
+        about = "models whose probabilities are averaged with this one's, as of other seeds"
+        many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+        parser.add_argument("--with", dest="others", type=Path, metavar="DIR", help=about, **many)
 
 
 def _add_data_options(parser: _Parser) -> None:
@@ -789,37 +693,38 @@ def _add_settings(parser: _Parser, note: str) -> None:
 
 
 def _typed(name: str) -> Callable[[str], Any]:
-    """Return what reads a setting from the command line."""
-    from lossnet.settings import all_settings, checked
-
-    kind = all_settings()[name].type
-    words = {"true": True, "false": False, "yes": True, "no": False}
+    """Return a function that reads a setting from the command line."""
+    from lossnet.settings import from_text
 
     def read(text: str) -> Any:
         try:
-            value: Any = words.get(text.lower(), text) if kind is bool else text
-            return checked({name: int(value) if kind is int else value})[name]
+            return from_text(name, text)
         except ValueError as error:
-            reason = str(error) if "invalid literal" not in str(error) else f"{name} cannot be {text!r}"
-            raise argparse.ArgumentTypeError(reason) from None
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
 
 
-def _print(what: Table | str) -> None:
-    """Prints without reading markup: label names and paths may hold square brackets."""
+def _print(what: Any) -> None:
+    """Print without reading markup: label names and paths may hold square brackets."""
     from rich.console import Console
 
     Console(markup=False, highlight=False).print(what)
 
 
-def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
     from rich.table import Table
 
-    table = Table("", *metrics, title=title)
-    for name in next(iter(metrics.values())):
-        table.add_row(name, *(f"{part[name]:.4f}" for part in metrics.values()))
+    table = Table(*map(str, heading), title=title)
+    for row in rows:
+        table.add_row(*map(str, row))
     _print(table)
+
+
+def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+    names = next(iter(metrics.values()))
+    rows = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in names]
+    _print_table(["", *metrics], rows, title)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""From probabilities to outputs: a choice of its own, open to every method.
+"""From probabilities to outputs, for every method.
 
 =================  ==================================================================================
 `Threshold`        units whose probability reaches one global threshold, 0.5 unless given
 `tune_threshold`   the threshold with the highest mean F1 on validation data
 `ExpectedF1`       the label set with the highest expected F1, exact for independent labels
-`Nearest`          the discrete output nearest to a relaxed one, as its space has it
+`Nearest`          the discrete output nearest to a relaxed one, by its space
 =================  ==================================================================================
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,11 +22,8 @@ from lossnet.spaces import Space
 __all__ = ["LABEL_DECODERS", "Decoder", "ExpectedF1", "Nearest", "Threshold", "tune_threshold"]
 
 
-class Decoder(Protocol):
-    """Turns probabilities ``(instances, *event)`` into outputs of the same shape, as 0 and 1."""
-
-    def __call__(self, probabilities: Tensor, /) -> Tensor:
-        """Return the outputs."""
+#: probabilities ``(instances, *event)`` to outputs of the same shape, as 0 and 1
+Decoder = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Threshold:
 
 
 def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199) -> float:
-    """The threshold among ``grid`` even steps in (0, 1) with the highest mean F1 per instance.
+    """Return the threshold among ``grid`` even steps in (0, 1) with the highest mean F1 per instance.
 
     Give it validation data.  Ties go to the threshold nearest to 0.5.
 
@@ -72,24 +68,16 @@ def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199) -> flo
     if len(truth) == 0:
         raise ValueError("no instance has a true label: a threshold cannot be tuned on this data")
     thresholds = torch.arange(1, grid + 1, dtype=probabilities.dtype) / (grid + 1)
-    size = truth.sum(1)
-    # Counting by sorted cut-offs gives every threshold in one pass over the probabilities.
-    steps = torch.bucketize(probabilities.contiguous(), thresholds.to(probabilities.device), right=True)
-    rows = torch.arange(len(truth), device=truth.device).unsqueeze(1).expand_as(steps)
-    cells = (rows * (grid + 1) + steps).flatten()
-    f1 = truth.new_zeros(grid)
-    for start in range(0, len(truth), 4096):
-        part = slice(start, start + 4096)
-        count = len(size[part])
-        local = (cells.view_as(steps)[part] - start * (grid + 1)).flatten()
-        chosen = truth.new_zeros(count * (grid + 1))
-        correct = torch.zeros_like(chosen)
-        chosen.index_add_(0, local, torch.ones_like(truth[part]).flatten())
-        correct.index_add_(0, local, truth[part].flatten())
-        # A label whose bucket is j passes thresholds 1…j: sum from the right.
-        chosen = chosen.view(count, -1).flip(1).cumsum(1).flip(1)[:, 1:]
-        correct = correct.view(count, -1).flip(1).cumsum(1).flip(1)[:, 1:]
-        f1 += (2 * correct / (chosen + size[part].unsqueeze(1))).sum(0)
+    cuts, f1 = thresholds.to(probabilities.device), truth.new_zeros(grid)
+    for part, true in zip(probabilities.split(4096), truth.split(4096), strict=True):
+        # A label whose bucket is j passes thresholds 1…j: count labels by bucket, then sum from the right.
+        bucket = torch.bucketize(part.contiguous(), cuts, right=True)
+        counts = [
+            true.new_zeros(len(true), grid + 1).scatter_add_(1, bucket, values)
+            for values in (torch.ones_like(true), true)
+        ]
+        chosen, correct = (count.flip(1).cumsum(1).flip(1)[:, 1:] for count in counts)
+        f1 += (2 * correct / (chosen + true.sum(1, keepdim=True))).sum(0)
     best = (f1 >= f1.max() * (1 - 1e-7)).nonzero().flatten().cpu()
     nearest = best[(thresholds[best] - 0.5).abs().argmin()]
     return int(nearest + 1) / (grid + 1)
@@ -128,7 +116,7 @@ class ExpectedF1:
 
     @staticmethod
     def expected(ordered: Tensor) -> Tensor:
-        """Expected F1 of the k first labels, k = 1…L, for probabilities sorted from high to low."""
+        """Return the expected F1 of the k first labels, k = 1…L, of probabilities from high to low."""
         instances, labels = ordered.shape
         most = _most_true(ordered)
         counts = torch.arange(most + 1, device=ordered.device, dtype=ordered.dtype)
@@ -160,7 +148,7 @@ LABEL_DECODERS: Mapping[str, Callable[[float], Decoder]] = {
 
 
 def _most_true(probabilities: Tensor) -> int:
-    """A number of true labels that is exceeded with a probability under e⁻⁵⁰ (Chernoff's bound)."""
+    """Return a number of true labels that is exceeded with a probability under e⁻⁵⁰ (Chernoff's bound)."""
     labels = probabilities.shape[1]
     mean = max(float(probabilities.sum(1).max()), 1e-12)
     for count in range(math.ceil(mean) + 1, labels):

@@ -4,7 +4,7 @@ The file maps raw inputs to probabilities, as `lossnet.Model.predict_proba` does
 over crops are part of it.
 
 ============  =============================================================
-input         what it is
+input         shape and type
 ============  =============================================================
 ``features``  ``(batch, inputs)``, float32, NaN where missing
 ``tokens``    ``(batch, length, columns)``, int64, 0 on padding
@@ -40,7 +40,7 @@ from lossnet.spaces import Batch
 
 __all__ = ["OUTPUT", "TOLERANCE", "export"]
 
-#: what the output is called
+#: name of the output
 OUTPUT = "probabilities"
 #: how far a probability may be from PyTorch's, since float32 sums are taken in another order
 TOLERANCE = 1e-4
@@ -50,13 +50,18 @@ _OPSET = 17
 
 
 def export(model: Model, path: Path | str) -> float:
-    """Writes a model as an ONNX file and returns the largest difference of a probability from PyTorch's.
+    """Write a model as an ONNX file and return the largest difference of a probability from PyTorch's.
 
     The file is run by ONNX Runtime on random inputs of several sizes before it is written: one that disagrees
     by more than `TOLERANCE` is refused.  Needs the ``[export]`` extra, and a model whose task net predicts:
-    gradient-based inference and Viterbi's algorithm are loops that the format has no place for.
+    gradient-based inference and Viterbi's algorithm are loops, which cannot be exported.
     """
-    onnx, runtime = _packages()
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        what = f"exporting needs ONNX ({error.name} is missing)"
+        raise ImportError(f"{what}: pip install 'lossnet[export]'") from None
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file")
@@ -66,12 +71,11 @@ def export(model: Model, path: Path | str) -> float:
             f"{what}; train a task net to export it (cross-entropy, seal, implicit, infnet-plus)"
         )
     exported = _Exported(model)
-    content = _traced(exported)
-    proto = onnx.load_from_string(content)
-    onnx.helper.set_model_props(proto, _metadata(model, exported))
+    proto = onnx.load_from_string(_traced(exported))
+    onnx.helper.set_model_props(proto, exported.metadata())
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
-    difference = _largest_difference(runtime, content, exported)
+    difference = _largest_difference(onnxruntime, content, exported)
     if not difference <= TOLERANCE:
         what = f"ONNX Runtime's probabilities differ from PyTorch's by up to {difference:.2g}"
         raise ValueError(f"{what}, more than {TOLERANCE:g}: {path} is not written")
@@ -79,24 +83,14 @@ def export(model: Model, path: Path | str) -> float:
     return difference
 
 
-def _packages() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        what = f"exporting needs ONNX ({error.name} is missing)"
-        raise ImportError(f"{what}: pip install 'lossnet[export]'") from None
-    return onnx, onnxruntime
-
-
 def _traced(exported: _Exported) -> bytes:
-    """The bytes of the ONNX file, by tracing.
+    """Return the bytes of the ONNX file, by tracing.
 
     PyTorch's newer exporter unrolls an LSTM for sentences of one length; the traced one stays an LSTM.
     """
     stream = io.BytesIO()
     (example,) = (torch.from_numpy(inputs) for inputs in exported.inputs(2, 0))
-    # Layers may hold weights otherwise than they name them, so that they are constants of the file.
+    # Layers may store weights in another form than their parameters', so the file has them as constants.
     constant = copy.deepcopy(exported).eval().requires_grad_(False)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -106,7 +100,7 @@ def _traced(exported: _Exported) -> bytes:
             stream,  # type: ignore[arg-type]
             input_names=[exported.name],
             output_names=[OUTPUT],
-            dynamic_axes={exported.name: exported.input_axes, OUTPUT: exported.output_axes},
+            dynamic_axes=exported.axes(),
             opset_version=_OPSET,
             dynamo=False,
         )
@@ -120,52 +114,25 @@ def _largest_difference(runtime: Any, content: bytes, exported: _Exported) -> fl
     largest = 0.0
     for seed, batch in enumerate(_BATCHES):
         for inputs in exported.inputs(batch, seed):
-            (found,) = session.run([OUTPUT], {exported.name: inputs})
-            wanted = exported.wanted(inputs)
-            if found.shape != wanted.shape:
-                raise ValueError(f"ONNX Runtime gives the shape {found.shape}, PyTorch {wanted.shape}")
-            gap = np.abs(found - wanted).max(initial=0.0)
+            (output,) = session.run([OUTPUT], {exported.name: inputs})
+            wanted = exported.expected(inputs)
+            if output.shape != wanted.shape:
+                raise ValueError(f"ONNX Runtime gives the shape {output.shape}, PyTorch {wanted.shape}")
+            gap = np.abs(output - wanted).max(initial=0.0)
             largest = max(largest, float("inf") if np.isnan(gap) else float(gap))
     return largest
 
 
-def _metadata(model: Model, exported: _Exported) -> dict[str, str]:
-    described = {
-        "lossnet_version": lossnet.__version__,
-        "kind": model.task.output.kind,
-        "method": model.names[0],
-        "loss": model.names[1],
-        "threshold": repr(model.threshold),
-        "input": exported.name,
-        "output": OUTPUT,
-    }
-    return described | {name: json.dumps(value) for name, value in exported.described().items()}
-
-
 class _Exported(nn.Module):
-    """What is exported: from raw inputs to probabilities."""
+    """The module that is exported: from raw inputs to probabilities."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.method = model.method.to("cpu").eval()
         self._model, self._task, self._settings = model, model.task, model.settings
-        if not self._task.input.exported_name:
+        self._level, self.name = model.task.output.level, model.task.input.exported_name
+        if not self.name:
             raise ValueError(f"models of {self._task.input.summary} cannot be exported")
-
-    @property
-    def name(self) -> str:
-        """What the input is called."""
-        return self._task.input.exported_name
-
-    @property
-    def input_axes(self) -> dict[int, str]:
-        """Names of the input's axes that may have any size."""
-        return self._task.input.exported_axes(self._settings, self._task.output.level)
-
-    @property
-    def output_axes(self) -> dict[int, str]:
-        """Those of the output, which has the input's units or none."""
-        return {0: "batch"} if self._task.output.level == "instance" else self.input_axes
 
     def forward(self, x: Tensor) -> Tensor:
         read, mask = self._task.exported(x)
@@ -176,20 +143,34 @@ class _Exported(nn.Module):
 
         return self._task.output.exported(predict, read, self._task.input, self._settings)
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Return the names of axes that may have any size, of the input and of the output."""
+        axes = self._task.input.exported_axes(self._settings, self._level)
+        return {self.name: axes, OUTPUT: {0: "batch"} if self._level == "instance" else axes}
+
     def inputs(self, batch: int, seed: int) -> Iterator[NDArray[Any]]:
         """Yield random inputs of that batch size."""
-        yield from self._task.input.examples(self._settings, self._task.output.level, batch, seed)
+        yield from self._task.input.examples(self._settings, self._level, batch, seed)
 
-    def wanted(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return what the model itself says of them."""
-        x, mask = self._task.exported(torch.from_numpy(inputs))
-        relaxed, _ = self._model.probabilities(_Raw(x, mask))
+    def expected(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the model's own probabilities."""
+        relaxed, _ = self._model.probabilities(_Raw(*self._task.exported(torch.from_numpy(inputs))))
         return np.asarray(relaxed.numpy(), dtype=np.float32)
 
-    def described(self) -> dict[str, Any]:
-        """Return metadata, as JSON."""
-        level = self._task.output.level
-        return {**self._task.input.described(self._settings, level), **self._task.output.described()}
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of the file."""
+        task, (method, loss) = self._task, self._model.names
+        described = {**task.input.described(self._settings, self._level), **task.output.described()}
+        return {
+            "lossnet_version": lossnet.__version__,
+            "kind": task.output.kind,
+            "method": method,
+            "loss": loss,
+            "threshold": repr(self._model.threshold),
+            "input": self.name,
+            "output": OUTPUT,
+            **{name: json.dumps(value) for name, value in described.items()},
+        }
 
 
 @dataclass(frozen=True)

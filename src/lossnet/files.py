@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: a kill leaves the old one or the new one."""
+"""Atomic writing of files: a kill leaves the old one or the new one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["opened", "replaced", "write_bytes", "write_json", "write_text"]
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Where to write first: a name beside ``path``, which that file then takes, if nothing goes wrong.
+    """Yield a temporary path beside ``path``, to which it is renamed if nothing goes wrong.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "new" / "file.txt"
@@ -40,25 +40,24 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file at once."""
+    """Write a file atomically."""
     with replaced(path) as beside:
         beside.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text at once."""
-    with replaced(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    """Write a text file atomically."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes JSON at once."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[TextIO]:
-    """Open a text file to write to as one goes; standard output for None."""
+    """Open a text file to write to piece by piece; standard output for None."""
     if path is None:
         yield sys.stdout
         return

@@ -27,18 +27,18 @@ Objective = Callable[[Tensor], Tensor]
 
 
 def cost_augmented(energy: EnergyFunction, score: Score, truth: Tensor) -> Objective:
-    """``y ↦ E(x, y) − cost(y, truth)`` (inside SEAL Eq. 6)."""
+    """Return ``y ↦ E(x, y) − cost(y, truth)`` (inside SEAL Eq. 6)."""
     return lambda y: energy(y) - score.cost(y, truth)
 
 
 def adversarial(energy: EnergyFunction, loss: Regression, truth: Tensor) -> Objective:
-    """``y ↦ −loss(y)``: where the energy is most mistaken about the score (Gygli et al. 2017, §3.2)."""
+    """Return ``y ↦ −loss(y)``, low where the energy is most mistaken (Gygli et al. 2017, §3.2)."""
     return lambda y: -loss.of_candidates(energy, truth, y)
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """What inference found: ``outputs`` ``(batch, K, *event)``, ``values`` and ``steps`` ``(batch, K)``.
+    """The result of inference: ``outputs`` ``(batch, K, *event)``, ``values`` and ``steps`` ``(batch, K)``.
 
     ``steps`` counts the updates until a candidate stopped improving.
     """
@@ -56,7 +56,7 @@ class Inferred:
 
 @dataclass(frozen=True)
 class GradientInference:
-    """Minimises an objective over relaxed outputs of a batch, all candidates at once.
+    """Gradient descent over relaxed outputs of a batch, all candidates at once.
 
     Args:
         steps: at most this many updates.
@@ -97,7 +97,7 @@ class GradientInference:
         mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Inferred:
-        """The best output of each candidate.
+        """Return the best output of each candidate.
 
         Args:
             objective: what to minimise.
@@ -107,15 +107,13 @@ class GradientInference:
             generator: of the noise in starting points; the device's own by default.
         """
         state = self._first_state(space, logits.detach(), mask, generator)
-        first = torch.zeros_like(state)
-        second = torch.zeros_like(state)
-        best_value = torch.full(state.shape[:2], torch.inf, device=state.device, dtype=state.dtype)
-        best_output = torch.zeros_like(state)
-        anchor = best_value
-        steps = torch.zeros(state.shape[:2], device=state.device, dtype=torch.long)
-        active = torch.ones(state.shape[:2], device=state.device, dtype=torch.bool)
+        first, second, best_output = (torch.zeros_like(state) for _ in range(3))
+        anchor = best_value = state.new_full(state.shape[:2], torch.inf)
+        steps = torch.zeros_like(best_value, dtype=torch.long)
+        active = torch.ones_like(best_value, dtype=torch.bool)
         for step in range(self.steps + 1):
-            output = self._output(space, state, mask).requires_grad_()
+            output = space.relax(state, mask) if self.update == "mirror" else state.detach()
+            output.requires_grad_()
             with torch.enable_grad():
                 value = objective(output)
                 (gradient,) = torch.autograd.grad(value.sum(), output)
@@ -155,9 +153,6 @@ class GradientInference:
             return space.project(space.relax(noise, mask) * (noise != 0), mask)
         return space.relax(origin + noise, mask)
 
-    def _output(self, space: Space, state: Tensor, mask: Tensor | None) -> Tensor:
-        return space.relax(state, mask) if self.update == "mirror" else state.detach()
-
     def _direction(
         self, space: Space, gradient: Tensor, first: Tensor, second: Tensor, step: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,5 +172,4 @@ class GradientInference:
 
 
 def _event(flags: Tensor, like: Tensor) -> Tensor:
-    """Flags ``(batch, K)`` shaped to multiply or choose among ``(batch, K, *event)``."""
     return flags.reshape(*flags.shape, *[1] * (like.dim() - 2))

@@ -1,9 +1,8 @@
-"""The drop-in criterion: a loss that learns, for somebody else's training loop."""
+"""The drop-in criterion: a loss that learns, for your own training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +23,12 @@ OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 class LearnedLoss(nn.Module):
-    """SEAL-dynamic as a criterion: call it for the task net's loss, then `step` trains the energy.
+    """SEAL-dynamic as a criterion: calling it returns the task net's loss, and `step` trains the energy.
 
     Args:
-        energy: the network that judges outputs; it is the criterion's own and is trained by `step`.
+        energy: the network that scores outputs; it is a part of the criterion and is trained by `step`.
         space: of the outputs.
-        loss: what trains the energy; `NCE` by default.
+        loss: of the energy; `NCE` by default.
         task_loss: the weights of energy, cross-entropy and score.
         lr: learning rate of the default optimizer, AdamW; 1e-3 unless given.
         weight_decay: of the default optimizer; 1e-5 unless given.
@@ -115,7 +114,7 @@ class LearnedLoss(nn.Module):
         with _full_precision(batch.y):
             with torch.no_grad():
                 energy = self.energy.at(batch.x)
-            # Somebody else calls backward(): otherwise gradients would pile up in the energy.
+            # The caller calls backward(): otherwise gradients would pile up in the energy.
             with self.energy.frozen():
                 loss = self.task_loss(prediction, batch.y, energy, batch.weight)
         if loss.requires_grad:
@@ -143,31 +142,37 @@ class LearnedLoss(nn.Module):
         if logits is not None and y is not None:
             batch, prediction = self._converted(x, logits, y, mask, weight)
             seen = [(batch, prediction.detach())]
+        device = parameters[0].device
         sizes = [len(batch.y) for batch, _ in seen]
-        total = float(_over_processes(torch.tensor(float(sum(sizes)), device=parameters[0].device)))
+        total = float(_total(torch.tensor(float(sum(sizes)), device=device)))
         if not total:
             raise RuntimeError("call the criterion on a batch before criterion.step()")
         if not self._steps_taken:
             _check_same(parameters)
         self._steps_taken += 1
         losses = [energy_losses(self.energy, self.loss, *one, self.steps) for one in seen]
-        value = torch.zeros((), device=parameters[0].device)
-        with torch.enable_grad(), _full_precision(parameters[0]), _own_gradients(parameters):
-            for _ in range(self.steps):
-                value.zero_()
-                for parameter in parameters:
-                    parameter.grad = None
-                for size, micro_batch in zip(sizes, losses, strict=True):
-                    loss = size / total * next(micro_batch)
-                    loss.backward(inputs=parameters)
-                    value += loss.detach()
-                _add_gradients(parameters)
-                clip_grad_norm_(parameters, self.clip)
-                self.optimizer.step()
-        return float(_over_processes(value))
+        value = torch.zeros((), device=device)
+        before = [parameter.grad for parameter in parameters]  # of a task net that shares some, perhaps
+        try:
+            with torch.enable_grad(), _full_precision(parameters[0]):
+                for _ in range(self.steps):
+                    value.zero_()
+                    for parameter in parameters:
+                        parameter.grad = None
+                    for size, micro_batch in zip(sizes, losses, strict=True):
+                        loss = size / total * next(micro_batch)
+                        loss.backward(inputs=parameters)
+                        value += loss.detach()
+                    _add_gradients(parameters)
+                    clip_grad_norm_(parameters, self.clip)
+                    self.optimizer.step()
+        finally:
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
+        return float(_total(value))
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return what ``state_dict()`` has beside the energy's parameters: the optimizer's state."""
+        """Return the optimizer's state, which ``state_dict()`` has beside the energy's parameters."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -175,14 +180,14 @@ class LearnedLoss(nn.Module):
         self.optimizer.load_state_dict(state["optimizer"])
 
     def _trained(self) -> list[nn.Parameter]:
-        """The parameters that `step` trains."""
+        """Return the parameters that `step` trains."""
         groups = self.optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
 
     def _converted(
         self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None, weight: Tensor | None
     ) -> tuple[Batch, Prediction]:
-        """A batch, detached, and the prediction for it, both in the energy's precision."""
+        """Return the batch, detached, and its prediction, both in the energy's precision."""
         if weight is not None and weight.shape != (len(y),):
             raise ValueError(
                 f"weight has the shape {tuple(weight.shape)}; give one of ({len(y)},), as many as y"
@@ -199,7 +204,7 @@ class LearnedLoss(nn.Module):
         return batch, Prediction(self.space, logits.to(dtype), mask)
 
     def _order_check(self) -> Callable[[Tensor], None]:
-        """A hook of a loss that is called when its gradient is about to be computed."""
+        """Return a hook of a loss that raises if the energy has changed before its ``backward()``."""
         then = self._steps_taken
 
         def check(gradient: Tensor) -> None:
@@ -218,7 +223,7 @@ def _optimizer(
     lr: float | None,
     weight_decay: float | None,
 ) -> Optimizer:
-    """The optimizer that is given, made, or AdamW."""
+    """Return the optimizer that is given or made, AdamW by default."""
     if given is None:
         lr, weight_decay = 1e-3 if lr is None else lr, 1e-5 if weight_decay is None else weight_decay
         # As a group, which may be empty: an energy need not have parameters.
@@ -233,27 +238,15 @@ def _optimizer(
 
 
 def _full_precision(tensor: Tensor) -> torch.autocast:
-    """No autocast, whatever the caller's loop has."""
+    """Return a context without autocast, whatever the caller uses."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
-@contextmanager
-def _own_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Leave what ``grad`` holds of somebody else's as it is, as of parameters that the task net shares."""
-    before = [parameter.grad for parameter in parameters]
-    try:
-        yield
-    finally:
-        for parameter, gradient in zip(parameters, before, strict=True):
-            parameter.grad = gradient
-
-
 def _several_processes() -> bool:
-    joined = distributed.is_available() and distributed.is_initialized()
-    return joined and distributed.get_world_size() > 1
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _over_processes(value: Tensor) -> Tensor:
+def _total(value: Tensor) -> Tensor:
     """Add up a tensor of all processes, in place."""
     if _several_processes():
         distributed.all_reduce(value)
@@ -265,22 +258,22 @@ def _add_gradients(parameters: Sequence[nn.Parameter]) -> None:
     if not _several_processes():
         return
     present = [float(parameter.grad is not None) for parameter in parameters]
-    counts = _over_processes(torch.tensor(present, device=parameters[0].device))
+    counts = _total(torch.tensor(present, device=parameters[0].device))
     for parameter, count in zip(parameters, counts.tolist(), strict=True):
         if count:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = _over_processes(gradient.contiguous())
+            parameter.grad = _total(gradient.contiguous())
 
 
 def _check_same(parameters: Sequence[nn.Parameter]) -> None:
-    """Refuse energies that differ between processes: they would never come together."""
+    """Raise a RuntimeError if energies differ between processes, since they would stay different."""
     if not _several_processes():
         return
     sums = torch.stack([parameter.detach().float().sum() for parameter in parameters])
-    highest, lowest = sums.clone(), sums.clone()
-    distributed.all_reduce(highest, distributed.ReduceOp.MAX)
-    distributed.all_reduce(lowest, distributed.ReduceOp.MIN)
-    if not torch.equal(highest, lowest):
+    extremes = torch.cat([sums, -sums])
+    distributed.all_reduce(extremes, distributed.ReduceOp.MAX)
+    highest, lowest = extremes.chunk(2)
+    if not torch.equal(highest, -lowest):
         raise RuntimeError(
             "the energy's parameters differ between processes; build it from the same seed in all of them"
         )

@@ -32,10 +32,10 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A data set ready to train on: its three parts, prepared as the training part says.
+    """A data set ready to train on: its three parts, prepared by what was fitted on the first.
 
-    The ``task`` has what was fitted for that.  ``coverage`` says how much of the text each table of word
-    vectors covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.
+    The ``task`` holds what was fitted.  ``coverage`` says how much of the text each table of word vectors
+    covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Loaded:
         name: str = "arrays",
         split_name: str = "given",
     ) -> Loaded:
-        """Return data that are in memory already, prepared as the training part says.
+        """Return data that are in memory, prepared by what is fitted on the training part.
 
         >>> from lossnet.data import MultiLabelData
         >>> data = MultiLabelData.from_arrays([[0.5], [2.0]], [[1, 0], [0, 1]])
@@ -126,8 +126,8 @@ def load_memory(
 ) -> Loaded:
     """Return data that are in memory, split and prepared as `load` does those of a file.
 
-    ``data`` are `Examples`; a pair of inputs and outputs, see `gather`; or a data frame, which ``labels`` and
-    ``words`` say the same of as of a table in a file.  `Loaded` data are returned as they are.
+    ``data`` are `Examples`; a pair of inputs and outputs, see `gather`; or a data frame, for which ``labels``
+    and ``words`` are as for a table in a file.  `Loaded` data are returned unchanged.
 
     >>> import pandas
     >>> films = pandas.DataFrame({"length": range(60, 90), "short": [1] * 10 + [0] * 20})
@@ -154,7 +154,7 @@ def load_memory(
 
 
 def gather(x: Any, y: Any) -> Examples:
-    """Return inputs and outputs, as a user has them, as `Examples`: their kinds are found by how they look.
+    """Return inputs and outputs as `Examples`, with kinds that are guessed from the values.
 
     Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of
     0 and 1, lists of tags, or arrays of masks.
@@ -164,12 +164,12 @@ def gather(x: Any, y: Any) -> Examples:
     >>> gather([["Ann", "left"]], [["N", "V"]]).target.tags
     (('N', 'V'),)
     """
-    source = _found(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images").collect(x)
+    source = _kind_of(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images").collect(x)
     wanted = "rows of 0 and 1, lists of tags, or arrays of masks"
-    return Examples(source, _found(Output.kinds, y, "outputs", wanted).collect(y, source))
+    return Examples(source, _kind_of(Output.kinds, y, "outputs", wanted).collect(y, source))
 
 
-def _found(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> Any:
+def _kind_of(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> Any:
     kind = next((kind for kind in kinds.values() if kind.accepts(given)), None)
     if kind is None:
         raise DataError(f"the {what}, {reprlib.repr(given)}, are of no known kind; give {wanted}")
@@ -183,63 +183,46 @@ def _prepared(
     embeddings: Sequence[AnyPath] | None,
     task: Task | None = None,
 ) -> Loaded:
+    known = raw.entry
     texts = [part.source for part in raw.parts if isinstance(part.source, Sentences)]
     if not texts and (features is not None or embeddings is not None):
         what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
-        raise DataError(f"{raw.entry.name!r} {what}")
-    fitting = Fitting(standardise=raw.entry.standardise)
+        raise DataError(f"{known.name!r} {what}")
+    fitting = Fitting(standardise=known.standardise)
     if texts and task is None:
-        fitting = _token_fitting(raw.entry, texts[0], data_dir, features, embeddings)
+        paths = find_embeddings(known, data_dir) if embeddings is None else embeddings
+        tables = [read_embeddings(path) for path in paths]
+        chosen = _token_features(known, texts[0], features)
+        clusters = find_clusters(known, data_dir) if set(chosen) & set(BROWN) else {}
+        fitting = Fitting(features=chosen, tables=tables, clusters=clusters)
     task = task or Task.fit(raw.parts, fitting)
     tokens = [token for part in texts for sentence in part.tokens for token in sentence]
     beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
     train, valid, test = task.prepare(raw.parts)
-    return Loaded(
-        raw.entry.name,
-        raw.entry.description,
-        train,
-        valid,
-        test,
-        task,
-        raw.split_name,
-        tuple(table.coverage(tokens) for table in fitting.tables),
-        digest(*raw.parts, *beside),  # as read: what is computed may be rounded otherwise elsewhere
-    )
-
-
-def _token_fitting(
-    known: Entry,
-    train: Sentences,
-    data_dir: AnyPath | None,
-    features: str | None,
-    embeddings: Sequence[AnyPath] | None,
-) -> Fitting:
-    """What is known of tokens beside the word."""
-    paths = find_embeddings(known, data_dir) if embeddings is None else embeddings
-    tables = [read_embeddings(path) for path in paths]
-    chosen = _token_features(known, train, features)
-    clusters = find_clusters(known, data_dir) if set(chosen) & set(BROWN) else {}
-    return Fitting(features=chosen, tables=tables, clusters=clusters)
+    coverage = tuple(table.coverage(tokens) for table in fitting.tables)
+    content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
+    name, about = known.name, known.description
+    return Loaded(name, about, train, valid, test, task, raw.split_name, coverage, content)
 
 
 def _token_features(known: Entry, train: Sentences, wanted: str | None) -> tuple[str, ...]:
-    """The features that a name or a list stands for."""
+    """Return the features that a name or a list stands for."""
     if wanted is None:
         return next(iter(known.features.values()))
     if wanted in known.features:
         return known.features[wanted]
     chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
     possible = ["case", "shape", *(BROWN if known.clusters else ()), *train.columns, "characters"]
-    strange = [name for name in chosen if name not in possible]
-    if strange:
-        what = f"no feature {strange[0]!r} in {known.name!r}; choose {' or '.join(known.features)}"
-        raise DataError(f"{what}, or a list of {', '.join(possible)}")
+    for name in chosen:
+        if name not in possible:
+            what = f"no feature {name!r} in {known.name!r}; choose {' or '.join(known.features)}"
+            raise DataError(f"{what}, or a list of {', '.join(possible)}")
     return tuple(dict.fromkeys(chosen))
 
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in numbers; ``facts`` are what its kinds of input and output count."""
+    """A data set in numbers; ``facts`` are the counts of its kinds of input and output."""
 
     name: str
     description: str
@@ -250,26 +233,18 @@ class Description:
     terms: str = ""
 
 
-def describe(
-    name_or_path: AnyPath,
-    data_dir: AnyPath | None = None,
-    split: AnyPath | None = None,
-    labels: Any = None,
-    seed: int = 0,
-    progress: bool = True,
-    resize: tuple[int, int] | None = None,
-    words: str | None = None,
-) -> Description:
-    """Count a data set over its three parts.
+def describe(name_or_path: AnyPath, data_dir: AnyPath | None = None, **options: Any) -> Description:
+    """Count a data set over its three parts; it is read by the arguments of `load`.
 
     >>> describe("digits-pairs").facts["labels_per_instance"]
     2.0
     >>> describe("digits-scenes").facts["size"]
     '32×32'
     """
-    raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
-    known = raw.entry
-    facts = _facts(raw)
+    raw = read_raw(name_or_path, data_dir, **options)
+    known, task = raw.entry, Task.fit(raw.parts)
+    facts = task.input.describe([part.source for part in raw.parts])
+    facts |= task.output.describe([part.target for part in raw.parts])
     if known.features:
         lists = (f"{name}: {', '.join(('words', *tokens))}" for name, tokens in known.features.items())
         facts["features"] = "; ".join(lists)
@@ -277,8 +252,3 @@ def describe(
     return Description(
         known.name, known.description, raw.split_name, instances, facts, known.home, known.terms
     )
-
-
-def _facts(raw: Raw) -> dict[str, Any]:
-    task, targets = Task.fit(raw.parts), [part.target for part in raw.parts]
-    return {**task.input.describe([part.source for part in raw.parts]), **task.output.describe(targets)}

@@ -4,15 +4,15 @@
 
     model/model.json           names, settings, task, threshold, format version, checksums
     model/model.safetensors    weights of the networks that predict, and what the task keeps
-    model/energy.safetensors   the energy that taught them, where it does not predict itself
-    model/README.md            what the model is, for people
+    model/energy.safetensors   the energy that trained them, where it does not predict itself
+    model/README.md            the model card
 
 Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.
 
-A stranger's folder runs no code of its author's: only names from `lossnet.build` are looked up, and tensors
-are safetensors.  Networks are first made without memory of their own, on PyTorch's ``meta`` device, and then
-take the file's tensors if these have their shapes, so that JSON cannot ask for more memory than the file has.
-Checksums tell damage, not malice.
+A folder from elsewhere runs no code: only names from `lossnet.build` are looked up, and tensors are
+safetensors.  Networks are first built on PyTorch's ``meta`` device, without memory, and then take the file's
+tensors if these have their shapes, so that JSON cannot ask for more memory than the file has.  Checksums
+detect damage, not malice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +60,11 @@ class ModelError(ValueError):
 
 @dataclass
 class Model(Predictor):
-    """What prediction needs, and nothing else.
+    """A model that predicts.
 
     Args:
-        method: holds the networks that predict.
-        names: of the method and loss it was trained with.
+        method: the networks that predict.
+        names: of the method and loss that trained it.
         settings: that it was trained with.
         task: the kinds of its inputs and outputs.
         threshold: tuned on validation data.
@@ -86,9 +86,9 @@ class Model(Predictor):
         return predict(whole, data, device)
 
     def double(self) -> Model:
-        """The same, computing in float64: no rounding then tells where among others a row was.
+        """Return a copy that computes in float64, in which a row's place in a batch does not matter.
 
-        What predicts is copied; the other networks are shared.
+        The networks that predict are copied; the others are shared.
         """
         method = copy.copy(self.method)
         method._modules = dict(method._modules)
@@ -105,8 +105,11 @@ class Model(Predictor):
         return self.method.predict(x, mask)
 
     def files(self) -> dict[str, bytes]:
-        """What a folder holds, by the names of its files; `from_files` takes it back."""
-        weights = {name: _copy(tensor) for name, tensor in self.method.state_dict().items()}
+        """Return the files of a model folder by name; `from_files` reads them."""
+        weights = {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # as safetensors wants
+            for name, tensor in self.method.state_dict().items()
+        }
         predictors = self.method.predictors
         tensors = {f"network/{n}": t for n, t in weights.items() if n.split(".")[0] in predictors}
         description, arrays = self.task.state()
@@ -133,8 +136,8 @@ class Model(Predictor):
 
         Those that neither predict nor are the energy start anew.  Parts of your own must be given again.
         """
-        with _complaints("the model"):
-            model = _predicting(files, own)
+        with _errors_about("the model"):
+            model = _restored(files, own or OwnParts())
             with torch.random.fork_rng([]):
                 method = build(*model.names, model.settings, model.task)
             weights = dict(model.method.state_dict())
@@ -144,10 +147,7 @@ class Model(Predictor):
             return dataclasses.replace(model, method=method)
 
     def save(self, folder: Path, card: str | None = None) -> None:
-        """Writes the folder beside its place first, so that a kill never leaves half a model.
-
-        The ``card`` becomes its ``README.md``.
-        """
+        """Write a model folder, with ``card`` as its ``README.md``; a kill never leaves half of it."""
         temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -162,13 +162,13 @@ class Model(Predictor):
 def load(path: Path | str, *, task_net: Factory | None = None, energy: Factory | None = None) -> Model:
     """Return the model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
 
-    A folder that is damaged, of a newer format, or not what it says is a `ModelError` with the reason.  A
-    folder holds no code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it
-    again, as a module, class or function, and takes the folder's weights.
+    A folder that is damaged or of a newer format raises a `ModelError` with the reason.  A folder holds no
+    code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it again, as a module,
+    class or function, and takes the folder's weights.
     """
     folder = _find(path)
-    with _complaints(folder):
-        return _predicting(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
+    with _errors_about(folder):
+        return _restored(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
 
 
 def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:
@@ -177,23 +177,17 @@ def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:
     One of your own must be given again, as to `load`.
     """
     folder = _find(path)
-    with _complaints(folder):
-        files = _read(folder, DESCRIPTION, WEIGHTS)
-        model, tensors = _rebuilt(files, OwnParts(energy=energy), needed=("energy",))
-        network = dict(model.method.named_children()).get("energy")
-        if not isinstance(network, Energy):
-            raise ModelError(f"{model.names[0]} trains without an energy")
-        if "energy" in model.method.predictors:
-            _fill(network, _part("network/energy", tensors))
-        elif (folder / ENERGY).exists():
-            _fill(network, _tensors(files | _read(folder, ENERGY), ENERGY))
-        else:
-            raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
+    with _errors_about(folder):
+        kept = [ENERGY] if (folder / ENERGY).exists() else []
+        files = _read(folder, DESCRIPTION, WEIGHTS, *kept)
+        model = _restored(files, OwnParts(energy=energy), only="energy")
+        network = model.method.get_submodule("energy")
+        assert isinstance(network, Energy)
         return network.eval()
 
 
 def _find(path: Path | str) -> Path:
-    """The model folder itself, or that of a run."""
+    """Return a model folder, given itself or as a run's folder."""
     folder = Path(path)
     inner = folder / "model"
     return inner if not (folder / DESCRIPTION).is_file() and inner.is_dir() else folder
@@ -209,8 +203,8 @@ def _read(folder: Path, *names: str) -> dict[str, bytes]:
 
 
 @contextmanager
-def _complaints(where: Path | str) -> Iterator[None]:
-    """What is wrong with a model becomes a `ModelError`."""
+def _errors_about(where: Path | str) -> Iterator[None]:
+    """Turn errors about a model's content into a `ModelError`."""
     try:
         yield
     except ModelError as error:
@@ -220,27 +214,8 @@ def _complaints(where: Path | str) -> Iterator[None]:
         raise ModelError(f"{where}: damaged model folder ({reason})") from error
 
 
-def _predicting(files: Mapping[str, bytes], own: OwnParts | None = None) -> Model:
-    """The model with the networks that predict, and no others."""
-    model, tensors = _rebuilt(files, own or OwnParts())
-    method = model.method
-    for name, network in list(method.named_children()):
-        if name in method.predictors:
-            _fill(network, _part(f"network/{name}", tensors))
-        else:
-            delattr(method, name)  # trained the others, never predicts
-    for name, _ in list(method.named_buffers(recurse=False)):
-        delattr(method, name)
-    return model
-
-
-def _rebuilt(
-    files: Mapping[str, bytes], own: OwnParts, needed: Sequence[str] = ()
-) -> tuple[Model, dict[str, Tensor]]:
-    """The model with networks that have no weights yet, and the tensors in its file.
-
-    Parts of somebody's own must be given if they predict, or are ``needed``.
-    """
+def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None) -> Model:
+    """Return the model with the networks that predict, or the one called ``only``, and no others."""
     content = _content(files[DESCRIPTION])
     settings = Settings.of(content["settings"])
     names = (str(content["method"]), str(content["loss"]))
@@ -251,17 +226,31 @@ def _rebuilt(
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
     predicting = {name.split("/")[1].split(".")[0] for name in tensors if name.startswith("network/")}
     for part in content["own"]:
-        if part not in own.names and (part in predicting or part in needed):
+        if part not in own.names and part in {*predicting, only}:
             what = f"its {part} is of your own, and a folder holds no code"
             raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
     task = Task.from_state(content, kept, own)
     with torch.device("meta"):
         method = build(*names, settings, task)
-    return Model(method, names, settings, task, float(threshold)), tensors
+    networks = dict(method.named_children())
+    if only is not None and only not in networks:
+        raise ModelError(f"{names[0]} trains without an {only}")
+    for name, network in networks.items():
+        if name not in (method.predictors if only is None else [only]):
+            delattr(method, name)  # trained the others
+        elif name in method.predictors:
+            _fill(network, _part(f"network/{name}", tensors))
+        elif ENERGY in files:
+            _fill(network, _tensors(files, ENERGY))
+        else:
+            raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
+    for name, _ in list(method.named_buffers(recurse=False)):
+        delattr(method, name)
+    return Model(method, names, settings, task, float(threshold))
 
 
 def _content(text: bytes) -> dict[str, Any]:
-    """What ``model.json`` says, as this version would have written it."""
+    """Return the content of ``model.json``, converted to the present format."""
     content = json.loads(text.decode("utf-8"))
     number = content.get("format") if isinstance(content, dict) else None
     if type(number) is not int or not 1 <= number <= FORMAT:
@@ -277,7 +266,7 @@ def _content(text: bytes) -> dict[str, Any]:
 
 
 def _of_pairs(content: dict[str, Any]) -> dict[str, Any]:
-    """What formats 1 and 2 say of a kind of output, and of the inputs that it then had, as format 3 does."""
+    """Convert formats 1 and 2, in which a kind of output implied a kind of input, to format 3."""
     kind = content.get("kind", "labels")  # format 1 had, at first, labels only
     if kind == "labels":
         pair = {"kind": "features", "features": content["features"]}, {"labels": content["labels"]}
@@ -291,7 +280,7 @@ def _of_pairs(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensors(files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
-    """The tensors of a file that is as it was written."""
+    """Return the tensors of a file; raise a `ModelError` if its checksum differs."""
     checksums = json.loads(files[DESCRIPTION]).get(CHECKSUMS)
     if checksums is not None and checksums[name] != _sha256(files[name]):
         raise ModelError(f"{name} is corrupted (checksum mismatch)")
@@ -301,7 +290,7 @@ def _tensors(files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
 
 
 def _fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Gives a network without memory its tensors, which must be just those that it has."""
+    """Give a network without memory its tensors, which must have its names, shapes and types."""
     for name, wanted in network.state_dict().items():
         if name in tensors and tensors[name].dtype != wanted.dtype:
             raise ValueError(f"{name} has numbers of type {tensors[name].dtype}, not {wanted.dtype}")
@@ -313,16 +302,10 @@ def _sha256(content: bytes) -> str:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """The checksum of JSON, however it is laid out."""
     return _sha256(json.dumps(content, sort_keys=True).encode())
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    """In the order that safetensors wants, with memory of its own."""
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
 def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under a name, without it."""
+    """Return the tensors of one network, by their names in it."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

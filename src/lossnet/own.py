@@ -1,4 +1,4 @@
-"""Networks and energies of your own, in place of those that a task would make."""
+"""Custom networks and energies, in place of those that a task would make."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class OwnParts:
 
     Args:
         task_net: maps inputs to logits.
-        energy: judges outputs.
-        frozen: whether the energy, pretrained elsewhere, stays as it is.
+        energy: scores outputs.
+        frozen: whether the energy, pretrained elsewhere, is not trained.
 
     >>> from lossnet.task import Task
     >>> OwnParts(task_net=nn.Linear).make_task_net(Task.of_sizes(inputs=4, labels=3))
@@ -55,22 +55,22 @@ class OwnParts:
 
     @property
     def names(self) -> list[str]:
-        """The parts that are given, by name."""
+        """The names of the parts that are given."""
         return [name for name in ("task_net", "energy") if getattr(self, name) is not None]
 
     def make_task_net(self, task: Task) -> nn.Module:
         """Return a new task net."""
-        return _made(self.task_net, task, "task_net")
+        return _make(self.task_net, task, "task_net")
 
     def make_energy(self, task: Task) -> Energy:
         """Return a new energy."""
-        energy = _made(self.energy, task, "energy")
+        energy = _make(self.energy, task, "energy")
         if not isinstance(energy, Energy):
             energy = Scorer(energy)
         return energy.requires_grad_(False) if self.frozen else energy
 
 
-def _made(factory: Any, task: Task, name: str) -> nn.Module:
+def _make(factory: Any, task: Task, name: str) -> nn.Module:
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory)
     required = [
@@ -78,12 +78,8 @@ def _made(factory: Any, task: Task, name: str) -> nn.Module:
         for parameter in inspect.signature(factory).parameters.values()
         if parameter.default is parameter.empty and parameter.kind in (0, 1)  # positional
     ]
-    arguments: tuple[Any, ...] = ()
-    if len(required) == 1:
-        arguments = (task,)
-    elif len(required) > 1:
-        arguments = (task.input.width, task.output.logits)
-    module = factory(*arguments)
+    sizes = (task.input.width, task.output.logits) if len(required) > 1 else ()
+    module = factory(task) if len(required) == 1 else factory(*sizes)
     if not isinstance(module, nn.Module):
         raise TypeError(f"{name} made {type(module).__name__}, not a torch.nn.Module")
     return module

@@ -1,4 +1,4 @@
-"""Predictors: from inputs as people have them to outputs, by one model or several."""
+"""Predictors: from raw inputs to outputs, by one model or several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Ensemble", "Predictor"]
 
 
 class Predictor(ABC):
-    """Base class of whatever has a task, a threshold and probabilities."""
+    """Base class of predictors, which have a task, a threshold and probabilities."""
 
     #: the kinds of its inputs and outputs
     task: Task
@@ -74,7 +74,7 @@ class Predictor(ABC):
         return decode
 
     def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
-        """Return outputs of raw inputs as a person would write them: label names, tagged tokens, or masks."""
+        """Return outputs of raw inputs in readable form: label names, tagged tokens, or masks."""
         data = self.task.read(x)
         relaxed, _ = self.probabilities(data)
         return self.task.output.named(self.decoder(decode)(relaxed), data.source)

@@ -2,8 +2,8 @@
 
 ``recipes/DATA/METHOD-LOSS.yaml`` is the default for that data set, method and loss, ``DATA/METHOD.yaml`` for
 those losses of the method that have no file of their own; ``METHOD-LOSS-VARIANT.yaml`` has to be asked for.
-A recipe that ``extends`` another starts from its settings and says only what differs.  Files called ``base``,
-``base-…`` and those beside the folders hold what recipes share; they are no recipes themselves.
+A recipe that ``extends`` another starts from its settings and overrides some.  Files called ``base``,
+``base-…`` and those beside the folders hold settings that recipes share; they are no recipes themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "recipe_settings",
 ]
 
-#: what a recipe may say beside settings
+#: entries of a recipe beside settings
 NAMES = ("method", "loss")
 
 
@@ -36,7 +36,7 @@ class RecipeError(ValueError):
 
 
 def recipe_folder() -> Path:
-    """Return where recipes are: beside the sources in a checkout, inside the package when installed."""
+    """Return the folder of recipes: beside the sources in a checkout, inside the package when installed."""
     checkout = Path(__file__).parents[2] / "recipes"
     return checkout if checkout.is_dir() else Path(str(resources.files("lossnet") / "_recipes"))
 
@@ -105,54 +105,38 @@ def read_recipe(path: Path) -> dict[str, Any]:
     >>> read_recipe(find_recipe("bibtex/seal-nce"))["samples"]
     20
     """
-    values: dict[str, Any] = {}
-    for one in reversed(_lineage(path)):
-        values |= one
-    return values
-
-
-def _lineage(path: Path) -> list[dict[str, Any]]:
-    """Return the values of a recipe, of the one that it extends, and so on."""
-    found: list[dict[str, Any]] = []
-    seen: list[Path] = []
+    lineage: list[dict[str, Any]] = []
+    children: list[Path] = []
     here: Path | None = path
     while here is not None:
-        chain = "".join(f", extended by {child}" for child in reversed(seen))
-        if any(here.resolve() == child.resolve() for child in seen):
-            raise RecipeError(f"{here}{chain}: a recipe cannot extend itself")
-        parent, values = _read(here, chain)
-        found.append(values)
-        seen.append(here)
-        here = _parent(here, parent, chain)
-    return found
+        where = ", extended by ".join(map(str, [here, *reversed(children)]))
+        if any(here.resolve() == child.resolve() for child in children):
+            raise RecipeError(f"{where}: a recipe cannot extend itself")
+        parent, values = _read(here, where)
+        lineage.append(values)
+        children.append(here)
+        here = None if parent is None else _file(here.parent, parent)
+        if parent is not None and here is None:
+            what = f"extends {parent!r}, which is neither a file beside it nor the name of a recipe"
+            raise RecipeError(f"{where}: {what}")
+    return {name: value for values in reversed(lineage) for name, value in values.items()}
 
 
-def _read(path: Path, chain: str) -> tuple[str | None, dict[str, Any]]:
-    """Return what a file extends, and its own values."""
+def _read(path: Path, where: str) -> tuple[str | None, dict[str, Any]]:
+    """Return the name of the recipe that a file extends, and the file's own values."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates and numbers give ValueErrors
-        raise RecipeError(f"{path}{chain}: not valid YAML ({' '.join(str(error).split())})") from error
+        raise RecipeError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
-        what = f"expected 'setting: value' lines, found {type(content).__name__}"
-        raise RecipeError(f"{path}{chain}: {what}")
+        raise RecipeError(f"{where}: expected 'setting: value' lines, found {type(content).__name__}")
     try:
-        words = {
+        names = {
             name: of_type(name, content.pop(name), str) for name in ("extends", *NAMES) if name in content
         }
-        return words.pop("extends", None), checked(content) | words
+        return names.pop("extends", None), checked(content) | names
     except ValueError as error:
-        raise RecipeError(f"{path}{chain}: {error}") from error
-
-
-def _parent(path: Path, parent: str | None, chain: str) -> Path | None:
-    if parent is None:
-        return None
-    file = _file(path.parent, parent)
-    if file is None:
-        what = f"extends {parent!r}, which is neither a file beside it nor the name of a recipe"
-        raise RecipeError(f"{path}{chain}: {what}")
-    return file
+        raise RecipeError(f"{where}: {error}") from error
 
 
 def _file(folder: Path, name: str) -> Path | None:

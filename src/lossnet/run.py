@@ -1,4 +1,4 @@
-"""A run from data to result: what ``lossnet train`` does, for the command line and the benchmarks."""
+"""A run from data to result, as ``lossnet train`` does it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -41,10 +41,12 @@ __all__ = [
     "Run",
     "carry_out",
     "check_folder",
+    "check_unused",
     "find_device",
     "finish",
     "fit",
     "identity_of",
+    "measure",
     "new_model",
     "read",
     "resolve",
@@ -59,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Run:
-    """What to train, on what, and where the result goes.
+    """A run: data, method, settings, and a folder for the result.
 
     Args:
         data: a registered name or a file.
@@ -129,29 +131,16 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     True
 
     >>> import numpy as np
-    >>> import pandas as pd
-    >>> quick = {"method": "cross-entropy", "settings": Settings(epochs=1), "progress": False}
     >>> X = np.random.default_rng(0).normal(size=(50, 3))
-    >>> train(Run("signs", **quick), data=(X, X > 0))["split"]
+    >>> run = Run("signs", "cross-entropy", settings=Settings(epochs=1), progress=False)
+    >>> train(run, data=(X, X > 0))["split"]
     'stratified(seed=0)'
-    >>> frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(positive=X[:, 0] > 0)
-    >>> train(Run("signs", labels=["positive"], **quick), data=frame)["dataset"]
-    'signs'
-    >>> sentences, tags = [["Ann", "left"], ["Bo", "saw", "Ann"]] * 9, [["N", "V"], ["N", "V", "N"]] * 9
-    >>> sorted(train(Run("names", **quick), data=(sentences, tags))["metrics"]["test"])
-    ['accuracy']
-    >>> images = np.random.default_rng(0).random((12, 8, 8))
-    >>> sorted(train(Run("bright", **quick), data=(images, images > 0.5))["metrics"]["test"])
-    ['iou', 'pixel_accuracy']
-    >>> from lossnet.data import MultiLabelData
-    >>> train(Run("signs", **quick), data=MultiLabelData.from_arrays(X, X > 0))["method"]
-    'cross-entropy'
     """
     return carry_out(run, data).result
 
 
 class Outcome(NamedTuple):
-    """What a run leaves: the content of ``result.json``, the model and the data it was trained on."""
+    """The content of ``result.json``, the model, and the data that it was trained on."""
 
     result: dict[str, Any]
     model: Model
@@ -162,10 +151,8 @@ def carry_out(run: Run, data: Any = None) -> Outcome:
     """Train as `train` does, and return the model and the data as well."""
     run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
+    check_folder(run.output, run.resume)
     output = None if run.output is None else Path(run.output)
-    check_folder(output)
-    if run.resume and output is None:
-        raise ValueError("resuming needs the folder of the interrupted run: give its --output")
     with joined(device) as processes:
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
@@ -174,12 +161,14 @@ def carry_out(run: Run, data: Any = None) -> Outcome:
         return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
 
 
-def check_folder(output: Path | str | None) -> None:
-    """Refuses a folder that cannot be written to, before something is trained for it.
+def check_folder(output: Path | str | None, resume: bool = False) -> None:
+    """Raise a ValueError for a folder that cannot be written to, or that is needed and missing.
 
     >>> check_folder("runs/not-made-yet")
     """
     if output is None:
+        if resume:
+            raise ValueError("resuming needs the folder of the interrupted run: give its --output")
         return
     place = next(path for path in (Path(output), *Path(output).absolute().parents) if path.exists())
     if not place.is_dir():
@@ -188,8 +177,24 @@ def check_folder(output: Path | str | None) -> None:
         raise ValueError(f"{place} may not be written to; give another folder for the results")
 
 
+def check_unused(output: Path | str | None, resume: bool, several: bool = False) -> None:
+    """Raise a ValueError for a folder that holds a run, unless it is to be resumed.
+
+    Of ``several`` runs that are resumed, some may be finished.
+    """
+    if output is None:
+        return
+    finished, started = (Path(output, name).exists() for name in ("result.json", "checkpoint.safetensors"))
+    if resume and finished and not several:
+        raise ValueError(f"{output} is finished: there is nothing to resume")
+    if not resume and (finished or started):
+        what = "already holds a result" if finished else "holds an interrupted run"
+        advice = "continue with --resume, " if several or not finished else ""
+        raise ValueError(f"{output} {what}; {advice}choose another --output or remove it")
+
+
 def resolve(run: Run) -> Run:
-    """Return the run with its method, loss and settings settled; those that do not exist are refused.
+    """Return the run with a method, loss and settings; raise a ValueError for those that do not exist.
 
     >>> resolved = resolve(Run("bibtex", changes={"samples": 3}))
     >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
@@ -209,7 +214,7 @@ def resolve(run: Run) -> Run:
 
 
 def settled(run: Run) -> tuple[str, str, Settings]:
-    """Return the method, loss and settings of a run, as `resolve` settles them."""
+    """Return the method, loss and settings of a run, as `resolve` chooses them."""
     if run.method is None or run.loss is None or run.settings is None:
         run = resolve(run)
     assert run.method is not None
@@ -234,7 +239,7 @@ def read(run: Run, data: Any = None) -> Loaded:
 
 
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
-    """Writes what a trained run leaves in ``run.output`` and returns the content of its ``result.json``."""
+    """Write the results of a trained run to ``run.output`` and return the content of ``result.json``."""
     output = None if run.output is None else Path(run.output)
     processes, (method, loss, settings) = processes or Processes(), settled(run)
     result = {
@@ -246,7 +251,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
-        "measured": _mean_measured(fitted.history),
+        "measured": _mean_readings(fitted.history),
         "seconds": fitted.seconds,
         "steps": fitted.steps,
         "epochs": len(fitted.history),
@@ -255,6 +260,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "versions": versions(),
         "commit": _commit(),
         "source": source_of(run),
+        "parts": parts_of(run),
     }
     if output is not None and processes.first:
         fitted.model.save(output / "model", model_card(result, fitted.model.task, data.description))
@@ -267,7 +273,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, its metrics on valid and test, an entry for each epoch, and what it took."""
+    """A trained model, its metrics on valid and test, an entry for each epoch, steps and seconds."""
 
     model: Model
     metrics: dict[str, dict[str, float]]
@@ -283,32 +289,43 @@ def fit(
     follow: Tracker | None = None,
     processes: Processes | None = None,
 ) -> Fitted:
-    """Trains on loaded data and tunes the threshold; reads and writes nothing but the checkpoint.
+    """Train on loaded data and tune the threshold; no file but the checkpoint is read or written.
 
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
     is told of the run, and ``processes`` train together.
     """
     device = find_device(run.device)
-    started = time.monotonic()
     model = new_model(run, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
     train: Dataset = data.train.on(device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
-    title = " ".join([data.name, *model.names, f"seed {run.seed}"])
-    method, loss = model.names
-    names = {"data": data.name, "split": data.split_name}
-    told = {**names, "method": method, "loss": loss, "seed": run.seed, **dataclasses.asdict(model.settings)}
-    with _followed(follow, title, told) as results:
+    if follow is not None:
+        method, loss = model.names
+        names = {"data": data.name, "split": data.split_name, "method": method, "loss": loss}
+        told = {**names, "seed": run.seed, **dataclasses.asdict(model.settings)}
+        follow.start(f"{data.name} {method} {loss} seed {run.seed}", told)
+    metrics: dict[str, dict[str, float]] = {}
+    try:
         history = trainer.fit(train, data.valid.on(device), run.resume)
-        metrics = tune_and_measure(model, data, device)
-        results.update(flat(metrics))
-    seconds = round(max(time.monotonic() - started, trainer.seconds), 2)
+        fitted = measure(model, data, trainer, history)
+        metrics = fitted.metrics
+        return fitted
+    finally:
+        if follow is not None:
+            follow.finish(flat(metrics), completed=bool(metrics))
+
+
+def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
+    """Tune the threshold of a trained model and measure it."""
+    started = time.monotonic()
+    metrics = tune_and_measure(model, data, str(trainer.device))
+    seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
 
 
 def identity_of(data: Loaded) -> dict[str, str]:
-    """What tells data from others, by name and content.
+    """Return what distinguishes data from others: name, split and content.
 
     >>> list(identity_of(load_data("digits-pairs")))
     ['data', 'split', 'data_digest']
@@ -316,8 +333,24 @@ def identity_of(data: Loaded) -> dict[str, str]:
     return {"data": data.name, "split": data.split_name, "data_digest": data.digest}
 
 
+def parts_of(run: Run) -> dict[str, str | None]:
+    """Return the names of the parts that a run does not take from its settings, None for the default ones.
+
+    >>> parts_of(Run("bibtex", optimizer=torch.optim.SGD))["optimizer"]
+    'SGD'
+    """
+    parts: dict[str, Any] = {"task_net": run.own.task_net, "energy": run.own.energy}
+    parts |= {"optimizer": run.optimizer, "scheduler": run.scheduler}
+    return {name: None if part is None else _name_of(part) for name, part in parts.items()}
+
+
+def _name_of(part: Any) -> str:
+    part = getattr(part, "func", part)  # of functools.partial
+    return str(getattr(part, "__qualname__", type(part).__qualname__))
+
+
 def new_model(run: Run, data: Loaded) -> Model:
-    """The model for a run on loaded data, with networks as they start."""
+    """Return the untrained model of a run on loaded data."""
     method, loss, settings = settled(run)
     task = dataclasses.replace(data.task, own=run.own)
     with torch.random.fork_rng([]):
@@ -329,7 +362,7 @@ def new_model(run: Run, data: Loaded) -> Model:
 
 
 def _check_task_net(method: Method, data: Dataset) -> None:
-    """Refuse a task net of somebody's own whose logits have not the shape of outputs."""
+    """Raise a ValueError for a custom task net whose logits do not have the shape of outputs."""
     networks = dict(method.named_children())
     network = networks.get("task_net") or networks.get("noise_net")
     if network is None:
@@ -353,7 +386,7 @@ def trainer_of(
     follow: Tracker | None = None,
     processes: Processes | None = None,
 ) -> Trainer:
-    """The trainer of a model by its own settings, and the run's seed, device and folder."""
+    """Return the trainer of a model by its settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
@@ -373,28 +406,12 @@ def trainer_of(
         seed=run.seed,
         device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",
-        identity={**(identity or {}), **names, **fixed},
+        identity={**(identity or {}), **names, **fixed, **parts_of(run)},
         views=model.task.views(settings),
         progress=run.progress,
         tracker=follow,
         processes=processes,
     )
-
-
-@contextmanager
-def _followed(follow: Tracker | None, name: str, settings: Mapping[str, Any]) -> Iterator[dict[str, float]]:
-    """Tells a tracker, if there is one, of the start and the end of a run, with the results put into this."""
-    results: dict[str, float] = {}
-    if follow is None:
-        yield results
-        return
-    follow.start(name, settings)
-    completed = False
-    try:
-        yield results
-        completed = True
-    finally:
-        follow.finish(results, completed)
 
 
 def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
@@ -417,7 +434,7 @@ def _predicted(model: Model, data: Dataset, device: str) -> tuple[Tensor, Tensor
 
 
 def find_device(name: str) -> str:
-    """The device to use: ``auto`` takes a GPU where there is one.
+    """Return the device to use: ``auto`` takes a GPU where there is one.
 
     >>> find_device("cpu")
     'cpu'
@@ -441,42 +458,35 @@ def source_of(run: Run) -> dict[str, Any]:
     return source if run.words is None else {**source, "words": run.words}
 
 
-def _mean_measured(history: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What updates measured, averaged over the epochs that have it."""
+def _mean_readings(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return each network's readings, averaged over the epochs that have them."""
     values: dict[str, dict[str, list[float]]] = {}
     for entry in history:
         for network, readings in entry["measured"].items():
             for quantity, value in readings.items():
                 values.setdefault(network, {}).setdefault(quantity, []).append(value)
     return {
-        network: {quantity: sum(found) / len(found) for quantity, found in readings.items()}
+        network: {quantity: sum(each) / len(each) for quantity, each in readings.items()}
         for network, readings in values.items()
     }
 
 
 def versions() -> dict[str, str]:
-    """Those of Python, of Lossnet and of what computes for it."""
-    packages = ("lossnet", "torch", "numpy", "scipy", "scikit-learn")
-    found = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    """Return the versions of Python, Lossnet and the packages that compute for it."""
+    installed = {"python": platform.python_version()}
+    for package in ("lossnet", "torch", "numpy", "scipy", "scikit-learn"):
+        with suppress(metadata.PackageNotFoundError):
+            installed[package] = metadata.version(package)
+    return installed
 
 
 def _commit() -> str | None:
-    """The commit of Lossnet's own sources, when they are a checkout."""
-    here = Path(__file__).parent
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    """Return the commit of Lossnet's own sources, if they are a checkout."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
         return None
-    tracked = Path(__file__).parents[2] / ".git"
-    return answer.stdout.strip() if answer.returncode == 0 and tracked.exists() else None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -8,58 +8,40 @@ import json
 import re
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import (
-    Fitted,
     Run,
     check_folder,
+    check_unused,
     find_device,
     finish,
     identity_of,
+    measure,
     new_model,
+    parts_of,
     read,
     resolve,
     settled,
     source_of,
     train,
     trainer_of,
-    tune_and_measure,
 )
 from lossnet.scores import headlines
-from lossnet.settings import Settings, checked
+from lossnet.settings import Settings, all_settings, values_from_text
 from lossnet.training import NonFiniteLoss, fit_together, stacking_blocker
 
 __all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
 
-#: settings in which runs that are trained together may differ
-NUMBERS = (
-    "energy_weight",
-    "ce_weight",
-    "score_weight",
-    "implicit_weight",
-    "energy_lr",
-    "task_lr",
-    "weight_decay",
-    "clip",
-    "epochs",
-    "patience",
-    "plateau_patience",
-    "plateau_factor",
-)
-
 
 def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None = None) -> list[Run]:
-    """The run with so many seeds, from its own on, and each combination of the settings in ``sweep``.
+    """Return a run for each of ``seeds`` seeds, from the run's own on, and each combination of ``sweep``.
 
-    Each has a folder of its own in ``run.output``.
+    Each gets a folder of its own in ``run.output``.
 
     >>> run = Run("digits-pairs", settings=Settings(), seed=3, output="runs/two")
     >>> [(one.seed, one.settings.task_lr, one.output.name) for one in variants(run, 2, {"task_lr": [0.1]})]
@@ -72,7 +54,7 @@ def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None
     made = []
     for values in itertools.product(*sweep.values()):
         changes = dict(zip(sweep, values, strict=True))
-        changed = Settings.of({**dataclasses.asdict(settled(run)[2]), **changes})
+        changed = Settings.of({**_values(run), **changes})
         for seed in range(run.seed, run.seed + seeds):
             words = [f"{name}={value}" for name, value in {**changes, "seed": seed}.items()]
             folder = re.sub(r"[^\w.=+-]", "-", "-".join(words))
@@ -82,32 +64,30 @@ def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """A setting's name and the values that it is to have, from ``NAME=A,B,C``.
+    """Return the name of a setting and its values from ``NAME=A,B,C``.
 
     >>> parse_sweep("task_lr=1e-3,0.1")
     ('task_lr', [0.001, 0.1])
     """
     name, equals, values = text.partition("=")
     name = name.strip().replace("-", "_")
-    if not equals or not all(value.strip() for value in values.split(",")):
-        raise ValueError(f"--sweep {text}: write a setting and its values as NAME=A,B,C")
     try:
-        found = [checked({name: yaml.safe_load(value)})[name] for value in values.split(",")]
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"--sweep {text}: {error}") from error
-    if len(set(found)) < len(found):
-        raise ValueError(f"--sweep {text}: a value is given twice")
-    return name, found
+        if not equals or not all(value.strip() for value in values.split(",")):
+            raise ValueError("write a setting and its values as NAME=A,B,C")
+        return name, values_from_text(name, values)
+    except ValueError as error:
+        raise ValueError(f"--sweep {text}: {error}") from None
 
 
 def train_many(
     runs: Sequence[Run], data: Loaded | None = None, say: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Trains runs that differ in seed and settings; their results, in order.
+    """Train runs that differ in seed and settings; return their results, in order.
 
-    Those that differ in seeds and `NUMBERS` only are trained together where their networks can be stacked,
-    else one after another, and ``say`` is told why.  Each run leaves in its folder what `lossnet.run.train`
-    leaves, as soon as it has ended; the folder around them has ``results.jsonl`` and ``table.md``.
+    Those that differ in seeds and stackable settings only are trained together where their networks can be
+    stacked, else one after another, and ``say`` is told why.  Each run writes its folder as
+    `lossnet.run.train` does, as soon as it has ended; the folder around them gets ``results.jsonl`` and
+    ``table.md``.
 
     With ``resume``, runs with a result are not repeated and others go on from their checkpoints.  If some
     diverge, the others are finished before `NonFiniteLoss` names them.
@@ -131,12 +111,12 @@ def train_many(
             results[index] = finished
         else:
             groups.setdefault(_structure(run), []).append(index)
-    titles = _titles(runs)
+    titles = [_title(run, _swept(runs)) for run in runs]
     diverged: dict[int, NonFiniteLoss] = {}
     loaded: dict[str, Loaded] = {}
     for group in groups.values():
         first = runs[group[0]]
-        features = (settled(first)[2]).features  # of tokens, which are read with the data
+        features = settled(first)[2].features  # of tokens, which are read with the data
         if data is None and features not in loaded:
             loaded[features] = read(first)
         own = data or loaded[features]
@@ -158,21 +138,20 @@ def train_many(
 
 
 def _check_folders(runs: Sequence[Run]) -> None:
-    """Refuses folders that hold something, unless it is to be continued, and runs that are not comparable."""
+    """Raise a ValueError for runs on different data, and for folders that are in use."""
     if any(source_of(run) != source_of(runs[0]) for run in runs):
         raise ValueError("runs that are trained together must be on the same data, split and labels")
-    folders = [Path(run.output) for run in runs if run.output is not None and not run.resume]
-    for folder in folders:
-        if (folder / "result.json").exists() or (folder / "checkpoint.safetensors").exists():
-            raise ValueError(f"{folder} holds a run; continue with --resume, or choose another --output")
-    if any(run.resume and run.output is None for run in runs):
-        raise ValueError("resuming needs the folder of the interrupted runs: give their --output")
     for run in runs:
-        check_folder(run.output)
+        check_unused(run.output, run.resume, several=True)
+        check_folder(run.output, run.resume)
+
+
+def _values(run: Run) -> dict[str, Any]:
+    return dataclasses.asdict(settled(run)[2])
 
 
 def _finished(run: Run) -> dict[str, Any] | None:
-    """The result in a run's folder, if it is that run's."""
+    """Return the result in a run's folder, if there is one; raise a ValueError for another run's."""
     path = None if run.output is None else Path(run.output) / "result.json"
     if path is None or not path.exists():
         return None
@@ -180,14 +159,15 @@ def _finished(run: Run) -> dict[str, Any] | None:
     if result.get("source") != source_of(run):
         what = f"{path.parent} holds a run on other data ({result.get('source')}, not {source_of(run)})"
         raise ValueError(f"{what}; choose another --output")
-    wanted = (run.method, run.loss, run.seed, dataclasses.asdict(settled(run)[2]))
-    if tuple(result.get(name) for name in ("method", "loss", "seed", "settings")) != wanted:
+    wanted = {"method": run.method, "loss": run.loss, "seed": run.seed, "settings": _values(run)}
+    parts = result.get("parts", parts_of(Run(run.data)))  # older versions did not note them
+    if any(result.get(name) != value for name, value in wanted.items()) or parts != parts_of(run):
         raise ValueError(f"{path.parent} holds a run with other settings; choose another --output")
     return result
 
 
 def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]], data: Loaded) -> None:
-    """Refuses to train more runs beside those that were trained on something else under the same name."""
+    """Raise a ValueError if finished runs were trained on other data of the same name."""
     for index, result in results.items():
         before = result.get("data_digest")
         if before != data.digest:
@@ -198,38 +178,35 @@ def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
 
 
 def _structure(run: Run) -> str:
-    """What runs that are trained together have in common."""
-    settings = dataclasses.asdict(settled(run)[2])
-    same = {name: value for name, value in settings.items() if name not in NUMBERS}
-    return json.dumps([run.method, run.loss, bool(settings["implicit_weight"]), same])
+    """Return a key that is the same for runs that may be trained together."""
+    values = _values(run)
+    same = {name: values[name] for name, setting in all_settings().items() if not setting.stackable}
+    return json.dumps([run.method, run.loss, bool(values["implicit_weight"]), same])
 
 
-def _titles(runs: Sequence[Run]) -> list[str]:
-    """What each run is called: its folder, or what tells it from the others."""
-    swept, titles = _swept(runs), []
-    for run in runs:
-        settings = dataclasses.asdict(settled(run)[2])
-        words = [*(f"{name}={settings[name]}" for name in swept), f"seed {run.seed}"]
-        titles.append(", ".join(words) if run.output is None else Path(run.output).name)
-    return titles
+def _title(run: Run, swept: Sequence[str]) -> str:
+    """Return the name of a run's folder, or the settings and the seed that distinguish it."""
+    if run.output is not None:
+        return Path(run.output).name
+    return ", ".join([*(f"{name}={_values(run)[name]}" for name in swept), f"seed {run.seed}"])
 
 
 def _swept(runs: Sequence[Run]) -> list[str]:
-    """The settings in which runs differ."""
-    first, *others = (dataclasses.asdict(settled(run)[2]) for run in runs)
-    return [name for name in first if any(settings[name] != first[name] for settings in others)]
+    """Return the settings in which runs differ."""
+    first, *others = map(_values, runs)
+    return [name for name in first if any(values[name] != first[name] for values in others)]
 
 
 def _outcomes(
     runs: Sequence[Run], data: Loaded, say: Callable[[str], None]
 ) -> Iterator[tuple[int, dict[str, Any] | NonFiniteLoss]]:
-    """Results of runs of one structure by their index, as they end."""
-    why = _why_one_by_one(runs, data) if len(runs) > 1 else ""
-    if why is None:
-        yield from _together(runs, data)
-        return
-    if why:
-        say(f"{len(runs)} runs one after another: {why}")
+    """Yield the indices and results of runs of one structure, as they end."""
+    if len(runs) > 1:
+        blocker = _blocker(runs, data)
+        if blocker is None:
+            yield from _together(runs, data)
+            return
+        say(f"{len(runs)} runs one after another: {blocker}")
     for index, run in enumerate(runs):
         started = run.output is not None and (Path(run.output) / "checkpoint.safetensors").exists()
         try:
@@ -238,7 +215,8 @@ def _outcomes(
             yield index, error
 
 
-def _why_one_by_one(runs: Sequence[Run], data: Loaded) -> str | None:
+def _blocker(runs: Sequence[Run], data: Loaded) -> str | None:
+    """Return why runs cannot be trained together, or None."""
     if runs[0].track is not None:
         return "trackers follow one run at a time"
     if find_device(runs[0].device) == "cpu" and getattr(data.train.source, "is_sparse", False):
@@ -256,10 +234,7 @@ def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str
         if isinstance(outcome, NonFiniteLoss):
             yield index, outcome
             continue
-        started = time.monotonic()
-        metrics = tune_and_measure(models[index], data, device)
-        seconds = round(trainers[index].seconds + time.monotonic() - started, 2)
-        fitted = Fitted(models[index], metrics, outcome, trainers[index].steps_taken, seconds)
+        fitted = measure(models[index], data, trainers[index], outcome)
         yield index, finish(runs[index], data, fitted)
         models[index].method.to("cpu")  # make room
 
@@ -270,7 +245,7 @@ def _together(runs: Sequence[Run], data: Loaded) -> Iterator[tuple[int, dict[str
 def summary(
     results: Sequence[Mapping[str, Any]], swept: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of a table: for each combination of the swept settings, mean ± std over its seeds.
+    """Return heading and rows of a table: mean ± deviation over seeds, for each combination of settings.
 
     >>> run = {"seed": 0, "settings": {"clip": 1.0}, "metrics": {"valid": {"f1": 0.5}, "test": {"f1": 0.25}}}
     >>> summary([run, {**run, "seed": 1}], ["clip"])
@@ -289,7 +264,7 @@ def summary(
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation, as a table has them.
+    """Return mean and standard deviation for a table.
 
     >>> spread([1.0, 2.0]), spread([3.0])
     ('1.50 ± 0.71', '3.00 (one seed)')
@@ -300,24 +275,21 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table.
+    """Return a Markdown table.
 
     >>> print(markdown(["a", "b"], [["1", "2"]]))
     | a | b |
     |---|---|
     | 1 | 2 |
     """
-    lines = [heading, ["---"] * len(heading), *rows]
-    text = ["| " + " | ".join(line) + " |" for line in lines]
-    text[1] = "|" + "---|" * len(heading)
-    return "\n".join(text)
+    top, *lines = [f"| {' | '.join(row)} |" for row in (heading, *rows)]
+    return "\n".join([top, "|" + "---|" * len(heading), *lines])
 
 
 def _write_summary(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]) -> None:
-    """What is finished so far, in the folder around the runs' own."""
+    """Write the results so far, and a table of them, to the folder around the runs' own."""
     if runs[0].output is None:
         return
-    folder, found = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
-    lines = "".join(json.dumps(result) + "\n" for result in found)
-    write_text(folder / "results.jsonl", lines)
-    write_text(folder / "table.md", markdown(*summary(found, _swept(runs))) + "\n")
+    folder, finished = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
+    write_text(folder / "results.jsonl", "".join(json.dumps(result) + "\n" for result in finished))
+    write_text(folder / "table.md", markdown(*summary(finished, _swept(runs))) + "\n")

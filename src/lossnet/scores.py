@@ -8,6 +8,7 @@ and returns ``(batch, K)``.  It is differentiable in the candidates and exact on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from lossnet.ops import weighted_sum
 from lossnet.spaces import Mask, MultiLabel, Space, Tags
-from lossnet.spans import SpanCounts
+from lossnet.spans import count_spans, scores_of_counts
 
 __all__ = [
     "F1",
@@ -39,19 +40,16 @@ __all__ = [
     "metrics",
 ]
 
-#: to somebody whose data have no truth
-_ADVICE = "give data with labels (check the names of label columns, and the split)"
-
 
 class Score(ABC):
     """Base class of scores."""
 
     @abstractmethod
     def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        """Score of candidates ``(batch, K, *event)`` against truth ``(batch, *event)``: ``(batch, K)``."""
+        """Return scores ``(batch, K)`` of candidates ``(batch, K, *event)`` for truth ``(batch, *event)``."""
 
     def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        """``1 − score``, the papers' Δ."""
+        """Return ``1 − score``, the papers' Δ."""
         return 1 - self(candidates, truth)
 
 
@@ -134,13 +132,13 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure of a result is called and how to read it.
+    """The name of a figure in a result, and how to read it.
 
     Args:
         name: in ``result.json``.
         title: for people.
         headline: whether it deserves a column or a picture of its own.
-        higher_is_better: None for what one cannot be good at, such as a threshold.
+        higher_is_better: None where neither is, as for a threshold.
 
     >>> metric("f1").title, metric("hamming_loss").higher_is_better
     ('F1 at 0.5', False)
@@ -174,7 +172,7 @@ RECALL = Metric("recall", "recall")
 
 
 def metric(name: str) -> Metric:
-    """Return the metric of a name; one that nobody defined is called by its name.
+    """Return the metric of a name; the title of an unknown one is its name.
 
     >>> metric("my_score").title
     'my score'
@@ -192,7 +190,7 @@ def headlines() -> list[str]:
 
 
 class Meter(ABC):
-    """Metrics of data that come in parts: counts are kept, predictions are not."""
+    """Base class of metrics of data that come in parts: counts are kept, predictions are not."""
 
     #: what `compute` gives, the one to choose models by first
     metrics: tuple[Metric, ...]
@@ -203,10 +201,10 @@ class Meter(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all that was counted, as fractions of 1."""
+        """Return the metrics of everything counted, as fractions of 1."""
 
     def measure(self, predicted: Tensor, truth: Tensor) -> dict[str, float]:
-        """Return the metrics of predictions ``(instances, *event)`` that are all there is.
+        """Return the metrics of predictions ``(instances, *event)`` that come in one part.
 
         >>> LabelMeter().measure(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))["exact_match"]
         0.0
@@ -241,16 +239,9 @@ class LabelMeter(Meter):
         known = truth.unsqueeze(1)
         different = predicted != known
         instances = torch.full((predicted.shape[1],), float(len(truth)), device=truth.device)
-        self._parts.append(
-            (
-                instances,
-                F1()(predicted, truth).sum(0),
-                (~different.any(2)).sum(0),
-                different.sum((0, 2)),
-                (predicted * known).sum(0),
-                (predicted + known).sum(0),
-            )
-        )
+        f1, exact, wrong = F1()(predicted, truth).sum(0), (~different.any(2)).sum(0), different.sum((0, 2))
+        overlap, total = (predicted * known).sum(0), (predicted + known).sum(0)
+        self._parts.append((instances, f1, exact, wrong, overlap, total))
 
     def compute(self) -> dict[str, float]:
         (values,) = self.compute_each()
@@ -267,7 +258,8 @@ class LabelMeter(Meter):
         parts = zip(*self._parts, strict=True)
         sums = [torch.stack(part).double().sum(0) for part in parts]
         if not sums or not sums[0].any():
-            raise ValueError(f"no instance has a true label: F1 is undefined; {_ADVICE}")
+            advice = "give data with labels (check the names of label columns, and the split)"
+            raise ValueError(f"no instance has a true label: F1 is undefined; {advice}")
         instances, f1, exact, wrong, overlap, total = sums
         columns = [
             f1 / instances,
@@ -293,7 +285,7 @@ class TagMeter(Meter):
         self.metrics = (SPAN_F1, ACCURACY, PRECISION, RECALL) if names else (ACCURACY,)
         self._names = names
         self._right = self._tokens = 0
-        self._spans = SpanCounts()
+        self._spans = Counter[str]()
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
         self._right += int((predicted * truth).sum(dtype=torch.float64))
@@ -301,16 +293,15 @@ class TagMeter(Meter):
         if self._names:
             real = (truth.sum(-1) > 0).tolist()
             named = (self._named(tags, real) for tags in (predicted, truth))
-            self._spans = self._spans.plus(SpanCounts.of(*named))
+            self._spans.update(count_spans(*named))
 
     def compute(self) -> dict[str, float]:
         if not self._tokens:
             raise ValueError("no token has a tag: accuracy is undefined")
         values = {ACCURACY.name: self._right / self._tokens}
-        return values | self._spans.scores() if self._names else values
+        return values | scores_of_counts(self._spans) if self._names else values
 
     def _named(self, tags: Tensor, real: list[list[bool]]) -> list[list[str]]:
-        """Names of the tags of real tokens, sentence by sentence."""
         rows = zip(tags.argmax(-1).tolist(), real, strict=True)
         return [[self._names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
 
@@ -369,19 +360,9 @@ def meter(space: Space) -> Meter:
     raise TypeError(f"no metrics are defined for outputs of {type(space).__name__}; register a meter for it")
 
 
-@meter.register
-def _(space: MultiLabel) -> Meter:
-    return LabelMeter()
-
-
-@meter.register
-def _(space: Tags) -> Meter:
-    return TagMeter(space.names)
-
-
-@meter.register
-def _(space: Mask) -> Meter:
-    return MaskMeter()
+meter.register(MultiLabel, lambda space: LabelMeter())
+meter.register(Tags, lambda space: TagMeter(space.names))
+meter.register(Mask, lambda space: MaskMeter())
 
 
 def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:

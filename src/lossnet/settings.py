@@ -9,13 +9,12 @@ import dataclasses
 import operator
 import reprlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from functools import cache, partial
+from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "settings_in"]
-
-T = TypeVar("T")
+__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "from_text", "settings_in"]
 
 #: the groups of settings, in order, and what each is about
 GROUPS = {
@@ -39,11 +38,9 @@ class Setting:
         default: its value unless given.
         group: a key of `GROUPS`.
         help: a line that says what it is.
+        bounds: what it must be, such as ``">= 0, < 1"``.
         search: ``(low, high)``, where a search looks for it unless told otherwise.
-        above: it must be greater than this.
-        at_least: it must be this or greater.
-        below: it must be less than this.
-        at_most: it must be this or less.
+        stackable: whether runs that differ in it can be trained together.
     """
 
     name: str
@@ -51,188 +48,175 @@ class Setting:
     default: Any
     group: str
     help: str
+    bounds: str = ""
     search: tuple[float, float] | None = None
-    above: float | None = None
-    at_least: float | None = None
-    below: float | None = None
-    at_most: float | None = None
+    stackable: bool = False
 
     def check(self, value: Any) -> None:
         """Raise a ValueError for a value that this setting cannot have, whatever the others are."""
         choices = get_args(self.type)
         if choices and value not in choices:
             raise ValueError(f"{self.name} must be one of {', '.join(choices)}, not {value!r}")
-        bounds = {name: bound for name in _BOUNDS if (bound := getattr(self, name)) is not None}
-        if not all(_BOUNDS[name](value, bound) for name, bound in bounds.items()):  # NaN is never within
-            wanted = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
+        conditions = [bound.split() for bound in self.bounds.split(",") if bound]
+        if not all(_SIGNS[sign][1](value, float(bound)) for sign, bound in conditions):  # NaN is never within
+            wanted = " and ".join(f"{_SIGNS[sign][0]} {bound}" for sign, bound in conditions)
             raise ValueError(f"{self.name} must be {wanted}, not {value}")
 
 
-_BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
+_SIGNS = {
+    ">": ("above", operator.gt),
+    ">=": ("at least", operator.ge),
+    "<": ("below", operator.lt),
+    "<=": ("at most", operator.le),
+}
 
 
-def setting(default: T, group: str, help: str, **about: Any) -> T:
+def _setting(group: str, default: Any, help: str, bounds: str = "", **about: Any) -> Any:
     """Return a field of `Settings`; the arguments are `Setting`'s."""
-    made: T = field(default=default, metadata={"group": group, "help": help, **about})
-    return made
+    return field(default=default, metadata={"group": group, "help": help, "bounds": bounds, **about})
+
+
+_training, _network, _energy, _method, _inference, _images, _words = (
+    partial(_setting, group) for group in GROUPS
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run can vary, beside its data, method, loss and seed."""
+    """Settings of a run, beside its data, method, loss and seed."""
 
-    task_lr: float = setting(1e-3, "training", "learning rate of the task net", search=(1e-4, 1e-2), above=0)
-    energy_lr: float = setting(1e-3, "training", "learning rate of the energy", search=(1e-5, 1e-2), above=0)
-    weight_decay: float = setting(1e-5, "training", "AdamW's weight decay", search=(1e-6, 1e-1), at_least=0)
-    batch_size: int = setting(32, "training", "instances in a batch", above=0)
-    epochs: int = setting(100, "training", "at most so many epochs in each stage", above=0)
-    patience: int = setting(20, "training", "epochs without improvement before a stage ends", above=0)
-    clip: float = setting(10.0, "training", "largest gradient norm of each network", above=0)
-    plateau_patience: int = setting(
-        5, "training", "epochs without improvement before learning rates are cut", at_least=0
+    task_lr: float = _training(
+        1e-3, "learning rate of the task net", "> 0", search=(1e-4, 1e-2), stackable=True
     )
-    plateau_factor: float = setting(
-        0.5, "training", "what learning rates are multiplied by then", at_least=0, below=1
+    energy_lr: float = _training(
+        1e-3, "learning rate of the energy", "> 0", search=(1e-5, 1e-2), stackable=True
     )
-
-    task_layers: int = setting(2, "network", "hidden layers of the task net", above=0, at_most=100)
-    task_hidden: int = setting(400, "network", "width of the task net's layers", above=0)
-    task_dropout: float = setting(
-        0.2, "network", "dropout in the task net", search=(0.0, 0.6), at_least=0, below=1
+    weight_decay: float = _training(1e-5, "AdamW's weight decay", ">= 0", search=(1e-6, 1e-1), stackable=True)
+    batch_size: int = _training(32, "instances in a batch", "> 0")
+    epochs: int = _training(100, "largest number of epochs in each stage", "> 0", stackable=True)
+    patience: int = _training(20, "epochs without improvement before a stage ends", "> 0", stackable=True)
+    clip: float = _training(10.0, "largest gradient norm of each network", "> 0", stackable=True)
+    plateau_patience: int = _training(
+        5, "epochs without improvement before learning rates are cut", ">= 0", stackable=True
+    )
+    plateau_factor: float = _training(
+        0.5, "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
     )
 
-    energy_layers: int = setting(
-        2, "energy", "hidden layers of the energy's feature network", above=0, at_most=100
+    task_layers: int = _network(2, "hidden layers of the task net", "> 0, <= 100")
+    task_hidden: int = _network(400, "width of the task net's layers", "> 0")
+    task_dropout: float = _network(0.2, "dropout in the task net", ">= 0, < 1", search=(0.0, 0.6))
+
+    energy_layers: int = _energy(2, "hidden layers of the energy's feature network", "> 0, <= 100")
+    energy_hidden: int = _energy(400, "width of the energy's layers", "> 0")
+    energy_dropout: float = _energy(
+        0.2, "dropout in the energy's feature network", ">= 0, < 1", search=(0.0, 0.6)
     )
-    energy_hidden: int = setting(400, "energy", "width of the energy's layers", above=0)
-    energy_dropout: float = setting(
-        0.2, "energy", "dropout in the energy's feature network", search=(0.0, 0.6), at_least=0, below=1
-    )
-    global_hidden: int = setting(200, "energy", "hidden units of the label interaction", above=0)
-    conditioned: bool = setting(False, "energy", "whether the label interaction sees the input")
-    tag_models: Literal["none", "forward", "both", "words"] = setting(
+    global_hidden: int = _energy(200, "hidden units of the label interaction", "> 0")
+    conditioned: bool = _energy(False, "whether the label interaction sees the input")
+    tag_models: Literal["none", "forward", "both", "words"] = _energy(
         "none",
-        "energy",
         "language models of tags in the energy: none, forward (the paper's GE(a)), both directions (b), or "
         "both without and with words (c)",
     )
-    word_model_weight: float = setting(1.0, "energy", "γ, the weight of those with words", at_least=0)
+    word_model_weight: float = _energy(1.0, "γ, the weight of those with words", ">= 0")
 
-    energy_weight: float = setting(
-        1.0, "method", "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0)
+    energy_weight: float = _method(
+        1.0, "λ_E, the weight of the energy in the task loss", search=(1e-3, 10.0), stackable=True
     )
-    ce_weight: float = setting(
-        1.0, "method", "λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss"
+    ce_weight: float = _method(
+        1.0, "λ_CE, the weight of cross-entropy (or another fixed loss) in the task loss", stackable=True
     )
-    score_weight: float = setting(0.0, "method", "λ_S, the weight of the soft score's cost in the task loss")
-    energy_steps: int = setting(1, "method", "energy steps on each batch, n_E", search=(1, 12), above=0)
-    task_steps: int = setting(1, "method", "task-net steps on each batch, n_T", search=(1, 8), above=0)
-    samples: int = setting(
-        20, "method", "candidates that a contrastive loss or regression-s draws", search=(5, 80), above=0
+    score_weight: float = _method(
+        0.0, "λ_S, the weight of the soft score's cost in the task loss", stackable=True
     )
-    perturb_std: float = setting(
-        1.0, "method", "deviation of regression-s's noise on the logits", search=(0.1, 3.0), at_least=0
+    energy_steps: int = _method(1, "energy steps on each batch, n_E", "> 0", search=(1, 12))
+    task_steps: int = _method(1, "task-net steps on each batch, n_T", "> 0", search=(1, 8))
+    samples: int = _method(
+        20, "candidates that a contrastive loss or regression-s draws", "> 0", search=(5, 80)
     )
-    implicit_weight: float = setting(
-        1000.0, "method", "μ, the weight of the implicit term in the energy's gradient", search=(1.0, 1e4)
+    perturb_std: float = _method(
+        1.0, "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
     )
-    implicit_cap: float = setting(
+    implicit_weight: float = _method(
+        1000.0,
+        "μ, the weight of the implicit term in the energy's gradient",
+        search=(1.0, 1e4),
+        stackable=True,
+    )
+    implicit_cap: float = _method(
         5.0,
-        "method",
         "largest norm of the implicit term, in norms of the explicit one; 0 for no cap",
+        ">= 0",
         search=(0.5, 20.0),
-        at_least=0,
     )
-    implicit_every: int = setting(
-        0, "method", "the implicit term is part of every n-th energy step; 0 for the last one", at_least=0
+    implicit_every: int = _method(
+        0, "the implicit term is part of every n-th energy step; 0 for the last one", ">= 0"
     )
-    implicit_through: Literal["cost", "prediction", "everything"] = setting(
+    implicit_through: Literal["cost", "prediction", "everything"] = _method(
         "cost",
-        "method",
         "where the task net enters the primary loss: the cost of its prediction alone, the candidates, or "
         "everything, the literal reading of the paper",
     )
-    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = setting(
-        "identity", "method", "what stands for the inverse Hessian in the implicit term"
+    solver: Literal["identity", "neumann", "conjugate-gradient", "diagonal", "rank-one"] = _method(
+        "identity", "what stands for the inverse Hessian in the implicit term"
     )
-    solver_terms: int = setting(5, "method", "Hessian products of the solver", above=0)
-    cost_net: Literal["stacked", "shared", "separated"] = setting(
+    solver_terms: int = _method(5, "Hessian products of the solver", "> 0")
+    cost_net: Literal["stacked", "shared", "separated"] = _method(
         "stacked",
-        "method",
         "how InfNet+'s cost-augmented network is parameterised: it changes the task net's output, shares its "
         "features, or is a network of its own",
     )
-    perceptron_weight: float = setting(
-        1.0, "method", "λ, the weight of the task net in InfNet+'s game", search=(0.1, 10.0), at_least=0
+    perceptron_weight: float = _method(
+        1.0, "λ, the weight of the task net in InfNet+'s game", ">= 0", search=(0.1, 10.0)
     )
-    zero_truncation: bool = setting(
-        False, "method", "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
-    )
-
-    inference_lr: float = setting(
-        0.1, "inference", "step size of gradient-based inference", search=(5e-3, 5.0)
-    )
-    inference_steps: int = setting(
-        20, "inference", "steps of gradient-based inference", search=(5, 50), at_least=0, at_most=10_000
-    )
-    inference_update: Literal["mirror", "gradient"] = setting(
-        "mirror", "inference", "mirror descent in the logits, or projected gradient in the output"
-    )
-    inference_optimizer: Literal["sgd", "momentum", "adam"] = setting(
-        "sgd", "inference", "what the gradients of inference go through"
-    )
-    inference_start: Literal["zeros", "noise", "net"] = setting(
-        "zeros", "inference", "where inference starts"
-    )
-    inference_candidates: int = setting(
-        1, "inference", "starting points for each instance", above=0, at_most=1000
+    zero_truncation: bool = _method(
+        False, "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
     )
 
-    image_net: Literal["fcn", "unet"] = setting(
-        "fcn", "images", "network for images: the papers' fully convolutional one, or a small U-Net"
+    inference_lr: float = _inference(0.1, "step size of gradient-based inference", search=(5e-3, 5.0))
+    inference_steps: int = _inference(
+        20, "steps of gradient-based inference", ">= 0, <= 10000", search=(5, 50)
     )
-    image_energy: Literal["same", "fcn", "unet"] = setting(
-        "same", "images", "the network of the energy: the same kind, or another one than the task net"
+    inference_update: Literal["mirror", "gradient"] = _inference(
+        "mirror", "mirror descent in the logits, or projected gradient in the output"
     )
-    image_width: int = setting(
-        32, "images", "channels of the U-Net at full resolution; half of the papers' network's", above=0
+    inference_optimizer: Literal["sgd", "momentum", "adam"] = _inference(
+        "sgd", "what the gradients of inference go through"
     )
-    image_enlarge: int = setting(
-        1, "images", "how many times larger than images are the U-Net sees them", above=0, at_most=8
-    )
-    crop: int = setting(
-        0, "images", "side of the square crops that networks see of images; 0 for whole images", at_least=0
-    )
-    flips: bool = setting(
-        False, "images", "whether images are also seen mirrored, in training and prediction"
-    )
-    warp: float = setting(
-        0.0, "images", "how far training turns (radians) and stretches (log) images at random", at_least=0
-    )
-    colour: float = setting(
-        0.0, "images", "how far training changes brightness, contrast and tint at random", at_least=0
-    )
-    patches: float = setting(
-        0.0,
-        "images",
-        "the chance that a training image shows a rectangle of another one",
-        at_least=0,
-        at_most=1,
-    )
-    noise: Literal["pixels", "blocks", "smooth"] = setting(
-        "pixels", "images", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
-    )
-    noise_scale: float = setting(
-        2.0, "images", "side of the blocks, or range of the smooth noise, in pixels", above=0
-    )
+    inference_start: Literal["zeros", "noise", "net"] = _inference("zeros", "where inference starts")
+    inference_candidates: int = _inference(1, "starting points for each instance", "> 0, <= 1000")
 
-    features: str = setting(
+    image_net: Literal["fcn", "unet"] = _images(
+        "fcn", "network for images: the papers' fully convolutional one, or a small U-Net"
+    )
+    image_energy: Literal["same", "fcn", "unet"] = _images(
+        "same", "the network of the energy: the same kind, or another one than the task net"
+    )
+    image_width: int = _images(
+        32, "channels of the U-Net at full resolution; half of the papers' network's", "> 0"
+    )
+    image_enlarge: int = _images(1, "how many times larger than images are the U-Net sees them", "> 0, <= 8")
+    crop: int = _images(0, "side of the square crops that networks see of images; 0 for whole images", ">= 0")
+    flips: bool = _images(False, "whether images are also seen mirrored, in training and prediction")
+    warp: float = _images(
+        0.0, "how far training turns (radians) and stretches (log) images at random", ">= 0"
+    )
+    colour: float = _images(0.0, "how far training changes brightness, contrast and tint at random", ">= 0")
+    patches: float = _images(
+        0.0, "the chance that a training image shows a rectangle of another one", ">= 0, <= 1"
+    )
+    noise: Literal["pixels", "blocks", "smooth"] = _images(
+        "pixels", "how samples of masks are correlated: each pixel alone, in blocks, or smoothly"
+    )
+    noise_scale: float = _images(2.0, "side of the blocks, or range of the smooth noise, in pixels", "> 0")
+
+    features: str = _words(
         "",
-        "words",
         "what is known of tokens beside the word: a name that the data set has for a list of them, or a "
         "list, separated by commas; the data set's first by default",
     )
-    tune_embeddings: bool = setting(False, "words", "whether training changes pretrained word vectors")
+    tune_embeddings: bool = _words(False, "whether training changes pretrained word vectors")
 
     def __post_init__(self) -> None:
         for name, about in all_settings().items():
@@ -243,7 +227,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """Return settings from values that somebody wrote; unknown names and other types are errors.
+        """Return settings from values that a user wrote; unknown names and wrong types are errors.
 
         >>> Settings.of({"epochs": "many"})
         Traceback (most recent call last):
@@ -281,7 +265,7 @@ def settings_in(group: str) -> tuple[Setting, ...]:
 
 
 def checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that somebody wrote, each as its type has it; whether they go together is not checked.
+    """Return settings that a user wrote, converted to their types; combinations are not checked.
 
     >>> checked({"task_lr": "1e-3", "implicit_every": 4})
     {'task_lr': 0.001, 'implicit_every': 4}
@@ -299,7 +283,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_type(name: str, value: Any, kind: Any) -> Any:
-    """Return a value as a type has it; a ValueError names what cannot be."""
+    """Return a value converted to a type, or raise a ValueError with the setting's name."""
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-05 as a string
@@ -310,10 +294,35 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     raise ValueError(f"{name} cannot be {reprlib.repr(value)}")
 
 
-def _arguments() -> str:
-    """Return the part of `Settings`' docstring that says what each one is."""
-    lines = [f"        {one.name}: {one.help}." for one in all_settings().values()]
-    return "\n\n    Args:\n" + "\n".join(lines) + "\n    "
+def from_text(name: str, text: str) -> Any:
+    """Return the value of a setting that is written on a command line.
+
+    >>> from_text("epochs", "3"), from_text("flips", "yes"), from_text("solver", "neumann")
+    (3, True, 'neumann')
+    """
+    kind = all_settings()[name].type if name in all_settings() else None
+    value: Any = text.strip()
+    if kind is bool:
+        value = {"true": True, "yes": True, "false": False, "no": False}.get(value.lower(), value)
+    elif kind is int:
+        with suppress(ValueError):  # `checked` complains, with the setting's name
+            value = int(value)
+    return checked({name: value})[name]
 
 
-Settings.__doc__ = (Settings.__doc__ or "") + _arguments()
+def values_from_text(name: str, text: str) -> list[Any]:
+    """Return the values of a setting from a list such as ``1,2,3``, in which none may be repeated."""
+    values = [from_text(name, part) for part in text.split(",")]
+    if len(set(values)) < len(values):
+        raise ValueError("a value is given twice")
+    return values
+
+
+Settings.__doc__ = "\n".join(
+    [
+        str(Settings.__doc__),
+        "\n    Args:",
+        *(f"        {one.name}: {one.help}." for one in all_settings().values()),
+        "    ",
+    ]
+)

@@ -1,4 +1,4 @@
-"""What an output is: how to relax, sample, weigh, project and decode it.
+"""Spaces of outputs: how to relax, sample, weigh, project and decode them.
 
 A *space* turns a network's logits into outputs.  Outputs are float tensors, relaxed or discrete, and
 candidate outputs always carry a candidate axis::
@@ -52,8 +52,6 @@ __all__ = [
 
 #: ``count`` to as many outputs for each instance, ``(batch, count, *event)``
 Sampler = Callable[[int], Tensor]
-
-
 #: weights of instances in losses, ``(batch,)``: of all losses, or of each term of the task loss by its name
 Weights = Tensor | Mapping[str, Tensor]
 #: terms of the task loss that may have weights of their own
@@ -65,7 +63,7 @@ class Batch(NamedTuple):
 
     Args:
         x: inputs: a tensor or a tree of tensors (tuples, lists, mappings), instances along their first axes.
-        y: truth, a tensor ``(batch, *event)``; None where there are no labels.
+        y: truth ``(batch, *event)``; None where there are no labels.
         mask: 1 where a unit is real and 0 where it is padding.
         weight: of each instance in losses, ``(batch,)``, where they differ; a mapping with keys ``"energy"``,
             ``"ce"`` and ``"score"`` has those of each term of `lossnet.losses.TaskLoss`, 1 where it has none.
@@ -95,11 +93,9 @@ class Batch(NamedTuple):
         return mean(losses, self.weight, term)
 
     def weighted(self) -> Batch:
-        """Return the same batch with all weights there, ones where there were none."""
-        like = self.x if self.y is None else self.y
-        leaf = first_leaf(like)
-        kind = leaf.dtype if leaf.is_floating_point() else torch.get_default_dtype()
-        ones = torch.ones(self.size, dtype=kind, device=leaf.device)
+        """Return the same batch with weights of one where there were none."""
+        leaf = first_leaf(self.x if self.y is None else self.y)
+        ones = torch.ones(self.size, dtype=_float_type(leaf), device=leaf.device)
         weight = self.weight
         if isinstance(weight, Mapping):
             return self._replace(weight={term: weight.get(term, ones) for term in TERMS})
@@ -140,7 +136,7 @@ class LogTerms(NamedTuple):
     constant: Tensor | None = None
 
     def of(self, y: Tensor) -> Tensor:
-        """``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
+        """Return ``log P`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
         chosen = ops.weighted_sum(y, self.weights)
         return chosen if self.constant is None else chosen + self.constant
 
@@ -157,15 +153,15 @@ class Space(ABC):
 
     @abstractmethod
     def relax(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Expected output under the network's distribution, for logits with or without candidate axis."""
+        """Return the expected output for logits with or without candidate axis."""
 
     def sample(self, logits: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
-        """``count`` independent outputs for each instance, ``(batch, count, *event)``, no gradient."""
+        """Return ``count`` independent outputs for each instance, ``(batch, count, *event)``, no gradient."""
         return self.sampler(logits, mask)(count)
 
     @abstractmethod
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
-        """What draws any number of outputs; see `sample`, which a space has by having this."""
+        """Return a function that draws any number of outputs; `sample` calls it."""
 
     def __init_subclass__(cls) -> None:
         own = vars(cls)
@@ -176,37 +172,34 @@ class Space(ABC):
 
     @abstractmethod
     def log_terms(self, logits: Tensor, mask: Tensor | None = None) -> LogTerms:
-        """What the log-probability of any output is made of."""
+        """Return what the log-probability of any output is made of."""
 
     def log_prob(self, logits: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log-probability of candidates ``(batch, K, *event)`` as ``(batch, K)``; linear in ``y``."""
+        """Return log-probabilities ``(batch, K)`` of candidates ``(batch, K, *event)``; linear in ``y``."""
         return self.log_terms(logits, mask).of(y)
 
     def cross_entropy(self, logits: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``−log P(y)`` of the truth ``(batch, *event)`` alone, ``(batch,)``."""
+        """Return ``−log P(y)`` of the truth ``(batch, *event)`` alone, ``(batch,)``."""
         return -self.log_prob(logits, truth.unsqueeze(1), mask).squeeze(1)
 
     @abstractmethod
     def project(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Euclidean projection of any tensor onto the relaxed outputs."""
+        """Return the Euclidean projection of any tensor onto the relaxed outputs."""
 
     @abstractmethod
     def decode(self, relaxed: Tensor) -> Tensor:
-        """The discrete output nearest to a relaxed one (threshold 0.5, or the largest tag)."""
+        """Return the discrete output nearest to a relaxed one (threshold 0.5, or the largest tag)."""
 
     @abstractmethod
     def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
-        """Return an all-zero output for each input, ``(batch, *event)``, as logits will have it.
-
-        Of inputs that are trees of tensors the first one decides.
-        """
+        """Return an all-zero output for each input (of a tree, its first tensor), ``(batch, *event)``."""
 
     def gaussian(self, like: Tensor) -> Tensor:
-        """Standard normal noise of that shape, with or without candidate axis; units independent."""
+        """Return standard normal noise of that shape, with or without candidate axis; units independent."""
         return torch.randn_like(like)
 
     def _masked(self, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Values ``(batch, *event)`` or ``(batch, K, *event)`` with padded units set to zero."""
+        """Return values ``(batch, *event)`` or ``(batch, K, *event)`` with padded units set to zero."""
         if mask is None:
             return values
         mask = mask.bool()
@@ -246,12 +239,8 @@ class _Binary(Space):
 class MultiLabel(_Binary):
     """Sets of labels.
 
-    >>> space = MultiLabel(3)
-    >>> logits = torch.tensor([[0.0, 100.0, -100.0]])
-    >>> space.relax(logits)
+    >>> MultiLabel(3).relax(torch.tensor([[0.0, 100.0, -100.0]]))
     tensor([[0.5000, 1.0000, 0.0000]])
-    >>> space.log_prob(logits, torch.tensor([[[1.0, 1.0, 0.0]]])).exp()
-    tensor([[0.5000]])
     """
 
     labels: int
@@ -263,11 +252,11 @@ class MultiLabel(_Binary):
 
 
 class Field(ABC):
-    """Gaussian noise that hangs together across an image: unit variance at every pixel, neighbours alike."""
+    """Base class of correlated noise over images: unit variance at every pixel, neighbours alike."""
 
     @abstractmethod
     def __call__(self, like: Tensor) -> Tensor:
-        """A field for each image of a tensor ``(*images, height, width)``, independent of the others."""
+        """Return an independent field for each image of a tensor ``(*images, height, width)``."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +310,7 @@ class Smooth(Field):
         return field
 
     def _blur(self, length: int, like: Tensor) -> Tensor:
-        """Weights ``(length, length)`` of one direction; rows of unit norm keep the variance at borders."""
+        """Return weights ``(length, length)``; rows of unit norm keep the variance at borders."""
         place = torch.arange(length, device=like.device, dtype=like.dtype)
         weights = torch.exp(-((place[:, None] - place) ** 2) / (2 * self.scale**2))
         return F.normalize(weights, dim=1)
@@ -368,7 +357,6 @@ class Mask(_Binary):
         return torch.zeros(len(x), *x.shape[-2:], device=x.device, dtype=_float_type(x))
 
     def gaussian(self, like: Tensor) -> Tensor:
-        """Standard normal noise of that shape, with or without candidate axis; coherent if ``noise`` is."""
         return super().gaussian(like) if self.noise is None else self.noise(like)
 
 
@@ -383,12 +371,8 @@ class Tags(Space):
     >>> spans.decode(torch.tensor([[[0.1, 0.5, 0, 0, 0.4], [0.6, 0, 0, 0.4, 0]]])).argmax(-1)
     tensor([[4, 0]])
 
-    >>> space = Tags(2)
-    >>> logits = torch.zeros(1, 3, 2)
-    >>> mask = torch.tensor([[1.0, 1.0, 0.0]])
-    >>> space.relax(logits, mask)
+    >>> Tags(2).relax(torch.zeros(1, 2, 2), torch.tensor([[1.0, 0.0]]))
     tensor([[[0.5000, 0.5000],
-             [0.5000, 0.5000],
              [0.0000, 0.0000]]])
     """
 
@@ -406,7 +390,7 @@ class Tags(Space):
 
     def sampler(self, logits: Tensor, mask: Tensor | None = None) -> Sampler:
         batch, length, tags = logits.shape
-        # NaN cannot be drawn from; whoever weighs these samples by log_prob meets it there.
+        # NaN cannot be drawn from; log_prob of these samples still shows it.
         probabilities = logits.detach().softmax(-1).nan_to_num(1 / tags).reshape(batch * length, tags)
 
         def draw(count: int) -> Tensor:
@@ -440,15 +424,13 @@ class Tags(Space):
         return F.one_hot(best, self.tags).to(relaxed.dtype) * real.unsqueeze(-1)
 
     def _whole_spans(self, best: Tensor, relaxed: Tensor, real: Tensor) -> Tensor:
-        """The likeliest tags ``(batch, length)`` among those that BIOES allows.
-
-        They are the likeliest of all in most sentences; only the others are searched.
-        """
+        """Return the likeliest tags ``(batch, length)`` among those that BIOES allows."""
         follows, begins, ends = (part.to(best.device) for part in self._allowed)
         last = real & ~F.pad(real[:, 1:], (0, 1))
         allowed = ~last | ends[best]
         allowed[:, 0] &= begins[best[:, 0]]
         allowed[:, 1:] &= follows[best[:, :-1], best[:, 1:]]
+        # The best tags are allowed in most sentences; only the others are searched.
         (wrong,) = (real & ~allowed).any(1).nonzero(as_tuple=True)
         if len(wrong):
             real, last = real[wrong], last[wrong]
@@ -461,7 +443,7 @@ class Tags(Space):
 
     @cached_property
     def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Which tag may follow which, ``(tags, tags)``, which may begin a sentence and which may end it."""
+        """Whether a tag may follow another, ``(tags, tags)``, begin a sentence, or end it."""
         opens = [name[0] in "BI" for name in self.names]  # a span goes on after it
         goes_on = [name[0] in "IE" for name in self.names]
         follows = [
@@ -473,7 +455,7 @@ class Tags(Space):
 
 
 def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
-    """The tags ``(batch, length)`` with the highest sum of scores, by Viterbi's algorithm.
+    """Return the tags ``(batch, length)`` with the highest sum of scores, by Viterbi's algorithm.
 
     ``local`` ``(batch, length, tags)`` scores tags, ``transitions`` ``(tags, tags)`` neighbours.  Where
     ``mask`` ``(batch, length)`` ends, the last tag is repeated.
@@ -512,16 +494,14 @@ class Prediction:
         return self.space.relax(self.logits, self.mask)
 
     def sample(self, count: int) -> Tensor:
-        """``count`` outputs from ``P(·|x)``, ``(batch, count, *event)``."""
+        """Return ``count`` outputs from ``P(·|x)``, ``(batch, count, *event)``."""
         return self._sampler(count)
 
     @cached_property
     def _sampler(self) -> Sampler:
-        """The same for all samples."""
         return self.space.sampler(self.logits, self.mask)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what can be computed again."""
+    def __getstate__(self) -> dict[str, Any]:  # without what can be computed again
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def candidate_batches(self, truth: Tensor, samples: int, count: int) -> Iterator[Tensor]:
@@ -533,26 +513,25 @@ class Prediction:
             raise TypeError(f"{cls.__name__} overrides `sample`; override `candidate_batches` as well.")
 
     def perturb(self, count: int, std: float) -> Tensor:
-        """Relaxed outputs of logits with the space's Gaussian noise added, ``(batch, count, *event)``."""
+        """Return relaxed outputs of logits plus the space's Gaussian noise, ``(batch, count, *event)``."""
         logits = self.logits.unsqueeze(1).expand(-1, count, *self.logits.shape[1:])
         return self.space.relax(logits + std * self.space.gaussian(logits), self.mask)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """``log P(y|x)`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
+        """Return ``log P(y|x)`` of candidates ``(…, batch, K, *event)``, as ``(…, batch, K)``."""
         return self._log_terms.of(y)
 
     @cached_property
     def _log_terms(self) -> LogTerms:
-        """The same for all candidates."""
         with torch.set_grad_enabled(self.logits.requires_grad):
             return self.space.log_terms(self.logits, self.mask)
 
     def cross_entropy(self, truth: Tensor) -> Tensor:
-        """Cross-entropy of the truth, summed over units, ``(batch,)``."""
+        """Return the cross-entropy of the truth, summed over units, ``(batch,)``."""
         return self.space.cross_entropy(self.logits, truth, self.mask)
 
     def detach(self) -> Prediction:
-        """The same prediction, held fixed."""
+        """Return the same prediction, held fixed."""
         return replace(self, logits=self.logits.detach())
 
 

@@ -1,24 +1,25 @@
-"""Spans that tags mark, such as names of people, and how many of them are found.
+"""Spans that tags mark, such as names of people, and scores of them.
 
 Tags are ``O`` outside of spans, else a prefix and a kind: ``B-PER`` begins a person, ``I-PER`` is inside,
 ``E-PER`` ends it and ``S-PER`` is a person of one token.  Schemes differ in which prefixes they use
-(`lossnet.data.schemes`); what is read here is any mixture of them, as the script ``conlleval`` does: a span
-goes on unless a tag begins another one, and no sequence is wrong.
+(`lossnet.data.schemes`); any mixture of them can be read here, as by the script ``conlleval``: a span goes on
+unless a tag begins another one, and no sequence is wrong.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Span", "SpanCounts", "find_spans", "span_scores"]
+__all__ = ["Span", "count_spans", "find_spans", "scores_of_counts", "span_scores"]
 
 _TAG = re.compile(r"O|([BIES])-(.+)")
 
 
 class Span(NamedTuple):
-    """The tokens from ``start`` up to, and without, ``end``, and what they are."""
+    """The tokens from ``start`` up to, but without, ``end``, and their kind."""
 
     start: int
     end: int
@@ -26,7 +27,7 @@ class Span(NamedTuple):
 
 
 def find_spans(tags: Sequence[str]) -> list[Span]:
-    """The spans of one sentence, in order.
+    """Return the spans of one sentence, in order.
 
     A span begins at ``B`` or ``S``, at any other tag after ``O``, ``E`` or ``S``, and where the kind changes.
 
@@ -36,10 +37,10 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     spans: list[Span] = []
     before, kind_before = "O", ""
     for place, tag in enumerate(tags):
-        found = _TAG.fullmatch(tag)
-        if found is None:
+        match = _TAG.fullmatch(tag)
+        if match is None:
             raise ValueError(f"the tag {tag!r} marks no span; tags are O, or B-, I-, E- or S- and a kind")
-        prefix, kind = found[1] or "O", found[2] or ""
+        prefix, kind = match[1] or "O", match[2] or ""
         if prefix != "O":
             if prefix in "BS" or before in "OES" or kind != kind_before:
                 spans.append(Span(place, place + 1, kind))
@@ -49,49 +50,37 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
-def span_scores(predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of spans over all sentences, as fractions of 1; 0 where undefined.
+def count_spans(predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str]]) -> Counter[str]:
+    """Return how many spans are right, guessed and real; counts of parts of a data set add up.
 
     A span is right if its first token, its last token and its kind are.
+
+    >>> sorted(count_spans([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]]).items())
+    [('guessed', 2), ('real', 1), ('right', 1)]
+    """
+    counts = Counter[str]()
+    for tags, true_tags in zip(predicted, truth, strict=True):
+        if len(tags) != len(true_tags):
+            raise ValueError(f"{len(tags)} predicted tags for a sentence of {len(true_tags)} tokens")
+        guessed, real = set(find_spans(tags)), set(find_spans(true_tags))
+        counts.update(right=len(guessed & real), guessed=len(guessed), real=len(real))
+    return counts
+
+
+def scores_of_counts(counts: Counter[str]) -> dict[str, float]:
+    """Return precision, recall and F1 of counted spans, as fractions of 1; 0 where undefined."""
+    right, guessed, real = counts["right"], counts["guessed"], counts["real"]
+    return {
+        "precision": right / max(guessed, 1),
+        "recall": right / max(real, 1),
+        "span_f1": 2 * right / max(guessed + real, 1),
+    }
+
+
+def span_scores(predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str]]) -> dict[str, float]:
+    """Return precision, recall and F1 of spans over all sentences; see `count_spans`.
 
     >>> span_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
     {'precision': 0.5, 'recall': 1.0, 'span_f1': 0.6666666666666666}
     """
-    return SpanCounts.of(predicted, truth).scores()
-
-
-class SpanCounts(NamedTuple):
-    """Spans that are ``right``, ``guessed`` and ``real``; counts of parts add up to those of the whole.
-
-    >>> SpanCounts.of([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
-    SpanCounts(right=1, guessed=2, real=1)
-    """
-
-    right: int = 0
-    guessed: int = 0
-    real: int = 0
-
-    @classmethod
-    def of(cls, predicted: Iterable[Sequence[str]], truth: Iterable[Sequence[str]]) -> SpanCounts:
-        """The counts over some sentences."""
-        right = guessed = real = 0
-        for mine, true in zip(predicted, truth, strict=True):
-            if len(mine) != len(true):
-                raise ValueError(f"{len(mine)} predicted tags for a sentence of {len(true)} tokens")
-            found, wanted = set(find_spans(mine)), set(find_spans(true))
-            right += len(found & wanted)
-            guessed += len(found)
-            real += len(wanted)
-        return cls(right, guessed, real)
-
-    def plus(self, other: SpanCounts) -> SpanCounts:
-        """The counts of both."""
-        return SpanCounts(*(mine + others for mine, others in zip(self, other, strict=True)))
-
-    def scores(self) -> dict[str, float]:
-        """Precision, recall and F1, 0 where undefined."""
-        return {
-            "precision": self.right / max(self.guessed, 1),
-            "recall": self.right / max(self.real, 1),
-            "span_f1": 2 * self.right / max(self.guessed + self.real, 1),
-        }
+    return scores_of_counts(count_spans(predicted, truth))

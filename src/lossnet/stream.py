@@ -1,4 +1,4 @@
-"""A model over a file of any size: instances are read, predicted and forgotten, some at a time."""
+"""Prediction and evaluation over files of any size, part by part."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["Task"]
 
 @dataclass(frozen=True)
 class Task:
-    """Everything about a run that depends on what goes in and what comes out.
+    """Everything about a run that depends on its inputs and outputs.
 
     >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> task.title, task.units
@@ -72,7 +72,7 @@ class Task:
         ]
 
     def prepare_inputs(self, source: Source) -> Examples:
-        """Return inputs as networks read them, as data without truth."""
+        """Return inputs as networks read them, without truth."""
         return Examples(self.input.prepare(source), masked=self._masked)
 
     def read(self, x: Any) -> Examples:
@@ -100,12 +100,12 @@ class Task:
 
     @property
     def title(self) -> str:
-        """What is predicted from what, in a few words."""
+        """The kinds of output and input in a few words."""
         return f"{self.output.summary} from {self.input.summary}"
 
     @property
     def kind(self) -> str:
-        """What kind of output it has."""
+        """The name of the kind of output."""
         return self.output.kind
 
     @property
@@ -143,7 +143,7 @@ class Task:
         return self.input.views(settings, self.output.level)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a model folder keeps: JSON and arrays, for `from_state`."""
+        """Return JSON and arrays for a model folder, from which `from_state` makes the task again."""
         (inside, arrays), (outside, others) = self.input.state(), self.output.state()
         content = {
             "input": {"kind": self.input.kind, **inside},
@@ -172,13 +172,11 @@ class Task:
 
 
 def _kind_for(column: Any, kinds: Any, attribute: str, what: str) -> Any:
-    """The kind whose data are of a column's class; of several, the one defined last."""
+    """Return the kind whose data are of a column's class; of several, the one defined last."""
     suitable = [kind for kind in kinds if isinstance(column, getattr(kind, attribute))]
     if not suitable:
-        name = type(column).__name__
-        raise DataError(
-            f"no kind of {what} is for {name}; define a subclass of lossnet.{what}s.{what.title()}"
-        )
+        advice = f"define a subclass of lossnet.{what}s.{what.title()}"
+        raise DataError(f"no kind of {what} is for {type(column).__name__}; {advice}")
     return suitable[-1]
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from lossnet.data import DataError, read_images
-from lossnet.data.image_files import holds_images, read_folder, read_npz
+from lossnet.data.image_files import holds_images
 
 PARTS = ("train", "valid", "test")
 few = settings(max_examples=30, deadline=None)
@@ -60,7 +60,7 @@ def test_split_archives_are_read_back(levels, valid, compressed):
 
 def test_archives_without_parts(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 5, 6)), masks=np.ones((4, 5, 6)))
-    data, split = read_npz(tmp_path / "a.npz")
+    data, split = read_images(tmp_path / "a.npz")
     assert split is None
     assert (len(data), data.channels, data.size) == (4, 1, (5, 6))
 
@@ -108,14 +108,14 @@ def test_bad_archives(tmp_path, arrays, message):
     path = tmp_path / "a.npz"
     np.savez(path, **arrays)
     with pytest.raises(DataError, match=message) as caught:
-        read_npz(path)
+        read_images(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_unreadable_archives(tmp_path):
     path = tmp_path / "a.npz"
     with pytest.raises(DataError, match="no such file"):
-        read_npz(path)
+        read_images(path)
     np.savez_compressed(path, images=np.random.default_rng(0).random((4, 9, 9)), masks=np.zeros((4, 9, 9)))
     content = path.read_bytes()
     damaged = bytearray(content)
@@ -124,7 +124,7 @@ def test_unreadable_archives(tmp_path):
     for broken in (content[:100], content[:-30], bytes(damaged), (tmp_path / "one.npy").read_bytes(), b"x"):
         path.write_bytes(broken)
         with pytest.raises(DataError, match=r"not a readable \.npz"):
-            read_npz(path)
+            read_images(path)
 
 
 # ------------------------------------------------------------------ folders
@@ -171,7 +171,7 @@ def test_kinds_of_files(tmp_path):
     (tmp_path / "masks" / "a.png").unlink()
     for name in ("Thumbs.db", ".hidden.png", "notes.txt"):
         (tmp_path / "images" / name).write_text("nothing")
-    data, split = read_folder(tmp_path)
+    data, split = read_images(tmp_path)
     assert split is None
     assert (len(data), data.channels) == (len(pictures), 3)
     np.testing.assert_allclose(data.images * 255, 100, atol=1)
@@ -181,7 +181,7 @@ def test_kinds_of_files(tmp_path):
 def test_grey_images_have_one_channel_and_their_names_give_the_order(tmp_path):
     for level, name in ((30, "c"), (10, "a"), (20, "b")):
         pair(tmp_path, name, image=np.full((6, 8), level, np.uint8))
-    data, _ = read_folder(tmp_path)
+    data, _ = read_images(tmp_path)
     assert data.channels == 1
     np.testing.assert_allclose(data.images[:, 0, 0, 0] * 255, [10, 20, 30], rtol=1e-6)
 
@@ -193,7 +193,7 @@ def test_photographs_are_turned_as_viewers_turn_them(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     turned.save(tmp_path / "images" / "a.jpg", exif=exif)
-    assert read_folder(tmp_path)[0].size == (6, 8)
+    assert read_images(tmp_path)[0].size == (6, 8)
 
 
 def test_resizing(tmp_path):
@@ -201,13 +201,13 @@ def test_resizing(tmp_path):
     pair(tmp_path, "a", image=left, mask=left)
     pair(tmp_path, "b", image=left[:8, 4:12], mask=left[:8, 4:12])
     with pytest.raises(DataError, match=r"b\.png: the image is 8×8 but a\.png is 16×16.*resize=\(height, w"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     data, _ = read_images(tmp_path, resize=(4, 6))
     assert data.size == (4, 6)
     assert data.masks[0].tolist() == data.masks[1].tolist() == [[1, 1, 1, 0, 0, 0]] * 4
     assert data.images[0, 0, 0, [0, -1]].tolist() == [1, 0]
     with pytest.raises(ValueError, match="at least 1"):
-        read_folder(tmp_path, resize=(0, 4))
+        read_images(tmp_path, resize=(0, 4))
     np.savez(tmp_path / "a.npz", images=ARRAY, masks=ARRAY)
     with pytest.raises(DataError, match="only folders"):
         read_images(tmp_path / "a.npz", resize=(4, 4))
@@ -217,55 +217,55 @@ def test_parts_of_other_sizes(tmp_path):
     for part in PARTS:
         pair(tmp_path / part, "a", (6, 8) if part != "test" else (6, 9))
     with pytest.raises(DataError, match=r"test has images .* \(6, 9, 3\), train of \(6, 8, 3\)"):
-        read_folder(tmp_path)
-    assert read_folder(tmp_path, resize=(6, 8))[1] is not None
+        read_images(tmp_path)
+    assert read_images(tmp_path, resize=(6, 8))[1] is not None
 
 
 def test_what_is_missing(tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
-        read_folder(tmp_path / "none")
+    with pytest.raises(DataError, match="no such file"):
+        read_images(tmp_path / "none")
     with pytest.raises(
         DataError, match=r"no images/ and no train/, valid/, test/; a folder of images has im"
     ):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     for part in ("train", "val"):
         pair(tmp_path / part, "a")
     with pytest.raises(DataError, match="no images/ and no test/"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     folder = tmp_path / "test"
     (folder / "images").mkdir(parents=True)
     with pytest.raises(DataError, match=r"images: no files \.png, \.jpg, \.jpeg"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     save(np.zeros((6, 8), np.uint8), folder / "images" / "a.png")
     with pytest.raises(DataError, match="masks: no such folder"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     pair(folder, "b")
     with pytest.raises(DataError, match=r"a\.png: there is no a\.png \(or \.jpg\) in .*masks; add its mask"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     pair(folder, "a")
     (folder / "images" / "b.png").unlink()
     with pytest.raises(DataError, match=r"masks.b\.png: there is no image b\.png"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     save(np.zeros((6, 8), np.uint8), folder / "images" / "b.jpg")
-    assert len(read_folder(tmp_path)[0]) == 4
+    assert len(read_images(tmp_path)[0]) == 4
 
 
 def test_pairs_that_do_not_fit(tmp_path):
     pair(tmp_path, "a", mask=np.full((6, 9), 255, np.uint8))
     with pytest.raises(DataError, match=r"masks.a\.png: the mask is 6×9 but its image 6×8"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     pair(tmp_path, "a")
     save(np.zeros((6, 8), np.uint8), tmp_path / "masks" / "a.jpg")
     with pytest.raises(DataError, match=r"a\.png: a\.jpg has the same name"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
 
 
 def test_masks_of_zero_and_one_are_not_taken_for_empty_ones(tmp_path):
     pair(tmp_path, "a", mask=np.ones((6, 8), np.uint8))
     with pytest.raises(DataError, match=r"lightest pixel of all is 1.*black and white"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     pair(tmp_path, "a", mask=np.zeros((6, 8), np.uint8))
-    assert read_folder(tmp_path)[0].masks.max() == 0
+    assert read_images(tmp_path)[0].masks.max() == 0
 
 
 def bomb(side: int) -> bytes:
@@ -307,7 +307,7 @@ def test_unreadable_images(tmp_path, name, content, kind):
     (tmp_path / kind / "b.png").write_bytes(content)
     message = "suspiciously large" if "bomb" in name else "not a readable PNG or JPEG image"
     with pytest.raises(DataError, match=message) as caught:
-        read_folder(tmp_path)
+        read_images(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / kind / 'b.png'}: ")
 
 
@@ -325,11 +325,11 @@ def test_damaged_images_are_read_or_refused(draw):
             content[draw.draw(st.integers(0, len(content) - 1))] = draw.draw(st.integers(0, 255))
         path.write_bytes(content)
         with contextlib.suppress(DataError):
-            assert len(read_folder(folder)[0]) == 1
+            assert len(read_images(folder)[0]) == 1
 
 
 def test_without_pillow(tmp_path, monkeypatch):
     pair(tmp_path, "a")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"install lossnet\[images\]"):
-        read_folder(tmp_path)
+        read_images(tmp_path)

@@ -19,7 +19,7 @@ from lossnet.data import (
     TagSet,
     Vocabulary,
 )
-from lossnet.data.sentences import _ResidentTags, _ResidentTokens
+from lossnet.data.sentences import _ResidentTokens
 
 TOKENS = (("EU", "rejects", "EU", "lamb"), ("Peter",), ("the", "lamb", "EU"))
 TAGS = (("N", "V", "N", "N"), ("N",), ("D", "N", "N"))
@@ -45,7 +45,7 @@ def resident(data: TaggedSentences) -> Examples:
     numbers, one_hot = target._numbers
     return Examples(
         _ResidentTokens(source._numbers[source._layout.all_places()], source.lengths),
-        _ResidentTags(numbers[target._layout.all_places()], source.lengths, one_hot),
+        _ResidentTokens(numbers[target._layout.all_places()], source.lengths, one_hot),
     )
 
 
@@ -135,7 +135,7 @@ def test_resident_sentences():
     data = small("pos", "characters")
     there = data.on("meta")
     assert isinstance(there.source, _ResidentTokens)
-    assert isinstance(there.target, _ResidentTags)
+    assert isinstance(there.target, _ResidentTokens)
     assert len(there) == 3
     assert there.batch(torch.tensor([1])).x.shape == (1, 8, 6)  # few lengths: graphs are made for each
     assert data.on("meta", limit_bytes=10) is data

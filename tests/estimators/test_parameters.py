@@ -55,7 +55,7 @@ def test_own_parameters_of_estimators_stay_their_own():
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_unknown_parameters_are_refused(kind):
-    with pytest.raises(TypeError, match=f"{kind.__name__} has no parameter 'speed'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
         kind(speed=3)
     with pytest.raises(ValueError, match="Invalid parameter 'speed'"):
         kind().set_params(speed=3)

@@ -152,7 +152,9 @@ def test_the_command_line_labels_texts(reviews, reader, tmp_path, capsys):
     assert main(["predict", str(folder), "--text", "it was a merry film\nso gloomy and bleak"]) == 0
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["labels", "fun", "sad"]
     trained = ["train", str(reviews), "--words", "said", "--labels", *MOODS, "--method", "cross-entropy"]
-    assert main([*trained, "--epochs", "1", "--quiet", "--device", "cpu"]) == 0
+    made = tmp_path / "made"
+    assert main([*trained, "--epochs", "1", "--quiet", "--device", "cpu", "--output", str(made)]) == 0
+    assert lossnet.load(made).task.title == "sets of labels from sentences"
     assert main(["data", "show", str(reviews), "--words", "said", "--labels", *MOODS]) == 0
     assert "frequent labels" in capsys.readouterr().out.replace("_", " ")
 
@@ -215,6 +217,14 @@ def test_labels_of_images_are_learned_and_come_back_from_a_folder(photos, tmp_pa
         known = {row["image"].removesuffix(".png"): row for row in csv.DictReader(file)}
     right = [(float(rows[name]["green"]) > 0.5) == (row["green"] == "1") for name, row in known.items()]
     assert np.mean(right) > 0.85
+
+
+def test_the_command_line_trains_on_a_folder_of_labelled_images(photos, tmp_path):
+    options = ["--method", "cross-entropy", "--image-width", "2", "--epochs", "1", "--device", "cpu"]
+    assert main(["train", str(photos), *options, "--quiet", "--output", str(tmp_path / "run")]) == 0
+    model = lossnet.load(tmp_path / "run")
+    assert model.task.title == "sets of labels from images"
+    assert model.label_names == ("bright", "green")
 
 
 def test_some_columns_of_the_table_may_be_labels(photos):

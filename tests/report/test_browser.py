@@ -60,6 +60,17 @@ def test_the_page_never_scrolls_sideways(browser, page, width):
     assert browser.run("innerWidth") == width, "a phone has not zoomed out to make it fit"
 
 
+def test_no_text_of_a_chart_is_cut_off(browser, page):
+    browser.look(1280, 900)
+    browser.open(page)
+    script = """[...document.querySelectorAll("svg text")].filter(text => {
+        const [inner, outer] = [text, text.ownerSVGElement].map(one => one.getBoundingClientRect());
+        return inner.width > 0 && (inner.left < outer.left - 1 || inner.right > outer.right + 1
+            || inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1);
+    }).map(text => text.textContent)"""
+    assert browser.run(script) == []
+
+
 def test_in_the_dark_the_paper_is_dark_and_the_ink_is_light(browser, page):
     browser.open(page)
     for dark in (False, True):

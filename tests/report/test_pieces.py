@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lossnet.analysis import Estimate
-from lossnet.report.draw import Interval, Line, heat_map, interval_chart, line_chart, png, signed, ticks
+from lossnet.report.draw import Line, heat_map, interval_chart, line_chart, png, signed, ticks
 from lossnet.report.markup import Markup, join, tag
 
 # ---------------------------------------------------------------- markup
@@ -77,14 +76,20 @@ def test_lines_stay_in_their_box_and_skip_what_is_not_finite():
 
 
 def test_intervals_have_a_dot_for_each_seed():
-    rows = [
-        Interval("a", (1.0, 3.0), Estimate(2.0, 4.0)),
-        Interval("one seed", (5.0,), Estimate(5.0, None), 1),
-    ]
-    drawn = interval_chart("f1", rows)
+    drawn = interval_chart("f1", {"a": (1.0, 3.0), "without values": (), "one seed": (5.0,)})
+    assert 'class="c2"' in drawn, "a group keeps its colour"
+    assert "without values" not in drawn
     assert drawn.count('class="seed"') == 3
     assert drawn.count('class="line"') == 1
     assert all(0 <= x <= 360 for x in numbers(drawn, "x1") + numbers(drawn, "x2") + numbers(drawn, "cx"))
+
+
+def test_epochs_are_marked_at_whole_numbers():
+    """There is no epoch 1.5."""
+    drawn = line_chart("a title", [Line("one", (1, 2), (0.5, 0.7))], across="epoch")
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["1", "2"]
+    drawn = line_chart("a title", [Line("one", (0, 0.5, 1), (1, 2, 3))], across="share")
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
 
 
 @pytest.mark.parametrize(

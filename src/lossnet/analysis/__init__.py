@@ -1,4 +1,4 @@
-"""What did it learn?  The energy, the labels and the course of training, in numbers.
+"""Numbers on what a model learned: its energy, its labels, and the course of training.
 
 =================  ===================================================================================
 `labels`           which labels an energy wants together, and each label's gain over another run

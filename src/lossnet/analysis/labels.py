@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from lossnet.energies import Energy
 
-__all__ = ["Interactions", "LabelScores", "Pair", "hessian", "label_scores", "pull_along"]
+__all__ = ["Interactions", "LabelScores", "Pair", "Pairs", "hessian", "label_scores", "pull_along"]
 
 
 def hessian(
@@ -26,9 +24,9 @@ def hessian(
 ) -> Tensor:
     """Return the mean over instances of ``∂²E/∂y_i∂y_j``, ``(labels, labels)`` (UAI supplement, Fig. 1).
 
-    ``x`` is ``(instances, …)`` and ``y``, where the energy is looked at, ``(instances, labels)``.  A local
-    term is linear in the labels, so what is left is the global energy's.  It takes one backward pass for each
-    label: ``labels`` asks about some only, and ``progress`` is told how many are done.
+    ``x`` is ``(instances, …)`` and ``y``, the point to differentiate at, ``(instances, labels)``.  Local
+    terms are linear in the labels, so only the global energy counts.  Each label takes a backward pass;
+    ``labels`` restricts the matrix to some, and ``progress`` is called with the number done so far.
 
     >>> from lossnet.energies import Local, Sum
     >>> energy = Sum(torch.nn.Identity(), Local(features=4, labels=3))
@@ -64,8 +62,7 @@ def pull_along(
     """Return ``−∂E/∂y_label`` as another label goes from 0 to 1, ``(len(at), steps)`` (SEAL Fig. 2).
 
     One row for each value ``at`` of the label itself; the other labels are those of ``y``
-    ``(instances, labels)``, and the mean is over instances.  Cross-entropy's pull would not change along a
-    row: it knows nothing of other labels.
+    ``(instances, labels)``, and the mean is over instances.  With cross-entropy, rows would be constant.
 
     >>> from lossnet.energies import LabelInteraction, Sum
     >>> energy = Sum(torch.nn.Identity(), LabelInteraction(labels=3, hidden=5))
@@ -94,9 +91,52 @@ class Pair(NamedTuple):
     together: int
 
 
-@dataclass(frozen=True, eq=False)
-class Interactions:
+class Pairs:
+    """Base class of learned preferences for pairs beside those in the data, as matrices ``(n, n)``.
+
+    Args:
+        learned: what the energy learned, positive where it wants the pair.
+        association: the same in the data, positive where a pair is more frequent than by chance.
+        together: how often a pair occurs.
+        places: rows and columns of the pairs to compare.
+    """
+
+    def __init__(
+        self, learned: Tensor, association: Tensor, together: Tensor, places: tuple[Tensor, ...]
+    ) -> None:
+        self.learned, self.association, self.together = learned, association, together
+        self._places = places
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's correlation of ``learned`` and ``association`` over all pairs, NaN if one is constant."""
+        return self._correlation_with(self.association)
+
+    def strongest(self, count: int, wanted: bool = True) -> list[Pair]:
+        """Return up to ``count`` pairs that the energy wants (or not, if not ``wanted``), strongest first."""
+        values = self.learned[self._places] * (1 if wanted else -1)
+        order = torch.argsort(values, descending=True, stable=True)[:count]
+        return [self._pair(index) for index in order.tolist() if values[index] > 0]
+
+    def _pair(self, index: int) -> Pair:
+        first, second = (int(places[index]) for places in self._places)
+        matrices = self.learned, self.association, self.together
+        learned, association, together = (matrix[first, second].item() for matrix in matrices)
+        return Pair(first, second, learned, association, int(together))
+
+    def _correlation_with(self, matrix: Tensor) -> float:
+        values = torch.stack([self.learned[self._places], matrix[self._places]]).double()
+        if values.shape[1] < 2 or (values.std(1) == 0).any():
+            return float("nan")
+        return float(np.corrcoef(values.cpu().numpy())[0, 1])
+
+
+class Interactions(Pairs):
     """Learned interactions of labels beside those in the data.
+
+    ``together`` counts the instances that have both labels: the paper's co-occurrence.  Counts are large
+    wherever labels are frequent; ``association`` is the labels' correlation φ, positive only where they occur
+    together more often than by chance, and 0 for a label that never varies.
 
     Args:
         learned: ``−∂²E/∂y_i∂y_j``, ``(labels, labels)``: positive where one label makes the energy want the
@@ -113,80 +153,29 @@ class Interactions:
     (1.0, -1.0)
     """
 
-    learned: Tensor
-    truth: Tensor
-
-    @cached_property
-    def together(self) -> Tensor:
-        """How many instances have both labels, ``(labels, labels)``: the paper's co-occurrence."""
-        return self.truth.T @ self.truth
-
-    @cached_property
-    def association(self) -> Tensor:
-        """The correlation φ of each two labels, ``(labels, labels)``; 0 for a label that never varies.
-
-        Counts are large wherever labels are frequent; this is positive only where two labels come together
-        more often than chance would have it, and negative where less often.
-        """
-        centred = self.truth - self.truth.mean(0)
+    def __init__(self, learned: Tensor, truth: Tensor) -> None:
+        centred = truth - truth.mean(0)
         lengths = centred.norm(dim=0)
         unit = centred / torch.where(lengths > 0, lengths, 1)
-        return unit.T @ unit
-
-    @property
-    def correlation(self) -> float:
-        """Pearson's correlation of learned interaction and association over all pairs of two labels."""
-        return self._correlation_with(self.association)
+        places = torch.triu_indices(len(learned), len(learned), offset=1).unbind()
+        super().__init__(learned, unit.T @ unit, truth.T @ truth, places)
+        self.truth = truth
 
     @property
     def correlation_with_counts(self) -> float:
-        """The same with co-occurrence counts, which the paper's figure shows."""
+        """The correlation of ``learned`` with co-occurrence counts, which the paper's figure shows."""
         return self._correlation_with(self.together)
-
-    def strongest(self, count: int, wanted: bool = True) -> list[Pair]:
-        """Return at most so many pairs that the energy wants together, or apart, the strongest first."""
-        first, second = self._pairs()
-        values = self._upper(self.learned if wanted else -self.learned)
-        order = torch.argsort(values, descending=True, stable=True)[:count]
-        return [self._pair(int(first[i]), int(second[i])) for i in order if values[i] > 0]
 
     def indifferent(self) -> Pair:
         """Return the pair with the weakest learned interaction."""
-        first, second = self._pairs()
-        index = int(self._upper(self.learned).abs().argmin())
-        return self._pair(int(first[index]), int(second[index]))
+        return self._pair(int(self.learned[self._places].abs().argmin()))
 
     def order(self) -> list[int]:
-        """Return the labels in an order in which those which occur together are neighbours, for a picture."""
+        """Return the labels in an order in which those that occur together are neighbours, for a picture."""
         if len(self.learned) < 3:
             return list(range(len(self.learned)))
-        distance = (1 - self._upper(self.association).double()).clamp(min=0).cpu().numpy()
+        distance = (1 - self.association[self._places].double()).clamp(min=0).cpu().numpy()
         return [int(leaf) for leaf in leaves_list(linkage(distance, "average", optimal_ordering=True))]
-
-    def take(self, labels: Sequence[int]) -> Interactions:
-        """Return the interactions of some labels, in that order."""
-        index = torch.as_tensor(labels)
-        return Interactions(self.learned[index][:, index], self.truth[:, index])
-
-    def _pair(self, first: int, second: int) -> Pair:
-        learned, association, together = (
-            matrix[first, second].item() for matrix in (self.learned, self.association, self.together)
-        )
-        return Pair(first, second, learned, association, int(together))
-
-    def _pairs(self) -> tuple[Tensor, Tensor]:
-        rows, columns = torch.triu_indices(len(self.learned), len(self.learned), offset=1)
-        return rows, columns
-
-    def _upper(self, matrix: Tensor) -> Tensor:
-        """The entries of all pairs, without the diagonal."""
-        return matrix[self._pairs()]
-
-    def _correlation_with(self, matrix: Tensor) -> float:
-        values = torch.stack([self._upper(self.learned), self._upper(matrix)]).double()
-        if values.shape[1] < 2 or (values.std(1) == 0).any():
-            return float("nan")
-        return float(np.corrcoef(values.cpu().numpy())[0, 1])
 
 
 class LabelScores(NamedTuple):

@@ -1,4 +1,4 @@
-"""The course of training, and what several seeds say together."""
+"""The course of training, and means and differences over seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Curve(NamedTuple):
 
 
 def read_history(folder: Path | str) -> list[dict[str, Any]]:
-    """The epochs in a run's ``history.jsonl``, none where there is no such file."""
+    """Return the epochs in a run's ``history.jsonl``, [] if there is no such file."""
     path = Path(folder) / "history.jsonl"
     if not path.is_file():
         return []
@@ -33,14 +33,13 @@ def read_history(folder: Path | str) -> list[dict[str, Any]]:
 
 
 def trajectories(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
-    """Every quantity of a history by its name: validation metrics, then losses, gradient norms, and whatever
-    updates measured, each with its network.
+    """Return every quantity of a history by name: validation metrics, losses, gradient norms and readings.
 
     >>> epoch = {"losses": {"energy": 2.0}, "gradient_norms": {}, "measured": {}, "valid": {"f1": 0.3}}
     >>> trajectories([epoch, epoch])["energy: loss"]
     Curve(epochs=(1, 2), values=(2.0, 2.0))
     """
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     for number, epoch in enumerate(history, start=1):
         values = {f"valid {name}": value for name, value in epoch["valid"].items()}
         values |= {f"{network}: loss": value for network, value in epoch["losses"].items()}
@@ -48,19 +47,19 @@ def trajectories(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
         for network, readings in epoch["measured"].items():
             values |= {f"{network}: {name.replace('_', ' ')}": value for name, value in readings.items()}
         for name, value in values.items():
-            found.setdefault(name, {})[number] = float(value)
-    return {name: Curve(tuple(points), tuple(points.values())) for name, points in found.items()}
+            curves.setdefault(name, {})[number] = float(value)
+    return {name: Curve(tuple(points), tuple(points.values())) for name, points in curves.items()}
 
 
 class Estimate(NamedTuple):
-    """A mean and half the width of its confidence interval, None where one value cannot tell."""
+    """A mean and half the width of its confidence interval, None for a single value."""
 
     mean: float
     half: float | None
 
 
 def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
-    """The mean over seeds with Student's confidence interval.
+    """Return the mean over seeds with Student's confidence interval.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, half=2.48...)
@@ -75,7 +74,7 @@ def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
 
 
 def difference(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> Estimate:
-    """The difference of two means with Welch's confidence interval, which lets the spreads differ.
+    """Return the difference of two means with Welch's confidence interval, which lets the spreads differ.
 
     >>> difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
     Estimate(mean=2.0, half=2.26...)

@@ -56,7 +56,7 @@ class Crops:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     def training(self, dataset: Dataset) -> Dataset:
-        """The same instances, each seen through another random crop whenever it is asked for.
+        """Return the same instances, each seen through another random crop whenever it is asked for.
 
         Crops come from torch's random numbers of the device where the data are.
 
@@ -68,7 +68,7 @@ class Crops:
         return _RandomCrops(dataset, self)
 
     def averaged(self, predict: Predict) -> Predict:
-        """Prediction for whole images by a network for crops: each pixel's mean over the crops that see it.
+        """Return a predictor for whole images from one for crops: each pixel's mean over its crops.
 
         >>> whole = Crops(2).averaged(lambda x, mask: x[:, 0])
         >>> whole(torch.arange(9.0).reshape(1, 1, 3, 3), None)
@@ -87,11 +87,11 @@ class Crops:
         return whole
 
     def quick(self, predict: Predict) -> Predict:
-        """The same by the fewest crops that cover an image, for validation between epochs."""
+        """Return `averaged` with the fewest crops that cover an image, for validation between epochs."""
         return replace(self, per_side=1, flips=False).averaged(predict)
 
     def positions(self, height: int, width: int) -> tuple[tuple[int, int], ...]:
-        """Upper left corners ``(top, left)`` of the crops that prediction averages over.
+        """Return the upper left corners ``(top, left)`` of the crops that prediction averages over.
 
         >>> Crops(3, per_side=2).positions(3, 4)
         ((0, 0), (0, 1))
@@ -107,7 +107,7 @@ class Crops:
         return sorted({round(i * last / max(count - 1, 1)) for i in range(count)})
 
     def _mean(self, predict: Predict, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Average over the crops of ``x`` ``(b, c, h, w)``, as ``(b, h, w)``."""
+        """Return the mean over the crops of ``x`` ``(b, c, h, w)``, as ``(b, h, w)``."""
         height, width = x.shape[-2:]
         positions = self.positions(height, width)
         total = x.new_zeros(len(x), height, width)
@@ -135,7 +135,7 @@ class Crops:
 
 @dataclass(frozen=True, eq=False)
 class _RandomCrops:
-    """What `Crops.training` returns."""
+    """Data seen through random crops."""
 
     dataset: Dataset
     crops: Crops
@@ -144,7 +144,7 @@ class _RandomCrops:
         return len(self.dataset)
 
     def batch(self, indices: Tensor) -> Batch:
-        """Random crops of these instances: ``x`` ``(b, c, *shape)`` and ``y`` ``(b, *shape)``."""
+        """Return random crops of these instances: ``x`` ``(b, c, *shape)`` and ``y`` ``(b, *shape)``."""
         whole, distortion = self.dataset.batch(indices), self.crops.distortion
         if distortion is not None:
             whole = distortion(whole)
@@ -158,7 +158,7 @@ class _RandomCrops:
         return Batch(self._gather(whole.x, pixels), self._gather(whole.y, pixels), mask, whole.weight)
 
     def _pixels(self, count: int, height: int, width: int, device: torch.device) -> Tensor:
-        """Where each crop's pixels lie in its flattened image, ``(count, pixels)``."""
+        """Return the places of each crop's pixels in its flattened image, ``(count, pixels)``."""
         inner_height, inner_width = self.crops.shape
         top = torch.randint(height - inner_height + 1, (count, 1), device=device)
         left = torch.randint(width - inner_width + 1, (count, 1), device=device)
@@ -170,7 +170,6 @@ class _RandomCrops:
         return (rows.unsqueeze(2) * width + columns.unsqueeze(1)).flatten(1)
 
     def _gather(self, images: Tensor, pixels: Tensor) -> Tensor:
-        """The pixels of images ``(b, h, w)`` or ``(b, c, h, w)``."""
         if images.dim() == 4:
             pixels = pixels.unsqueeze(1).expand(-1, images.shape[1], -1)
         chosen = images.flatten(-2).gather(-1, pixels)

@@ -48,7 +48,7 @@ def digest(*parts: _Part) -> str:
 
 
 def _pieces(part: _Part) -> Iterator[NDArray[Any] | str]:
-    """Yield arrays and texts that say all there is."""
+    """Yield arrays and texts that together have all its content."""
     if isinstance(part, Examples):
         for column in (part.source, part.target):
             if column is not None:

@@ -15,10 +15,10 @@ __all__ = ["Distortion"]
 
 @dataclass(frozen=True)
 class Distortion:
-    """Turns, stretches and tints images, and pastes parts of others into them; masks go along.
+    """Random turns, stretches and tints of images and their masks, and patches of other images.
 
     Each image is stretched about its centre by a factor ``exp(u)`` along either side and turned by ``u``
-    radians, every ``u`` uniform in ``[−warp, warp]``; what comes in from outside is the image's reflection.
+    radians, every ``u`` uniform in ``[−warp, warp]``; beyond its border is the image's reflection.
     Its brightness is then multiplied by ``exp(v)``, each channel's by another ``exp(v/2)``, and its contrast
     by ``exp(v)``, every ``v`` uniform in ``[−colour, colour]``.  With a chance of ``patches`` it then has a
     rectangle of another image (CutMix, Yun et al. 2019), of 0.2 to 0.6 times either side; `paste` does
@@ -41,7 +41,7 @@ class Distortion:
             raise ValueError(f"patches must be from 0 to 1, not {self.patches}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Images ``(b, c, h, w)`` in [0, 1] and masks ``(b, h, w)`` of 0 and 1, distorted."""
+        """Distort images ``(b, c, h, w)`` in [0, 1] and masks ``(b, h, w)`` of 0 and 1."""
         x, y = batch.x, batch.y
         if self.warp:
             grid = self._grid(x)
@@ -49,7 +49,7 @@ class Distortion:
         return Batch(self._tint(x) if self.colour else x, y, weight=batch.weight)
 
     def paste(self, batch: Batch, others: Batch) -> Batch:
-        """The same with rectangles from as many others in some of the images, each where it was.
+        """Return the images with rectangles of as many others in some of them, each where it was.
 
         >>> black, white = (Batch(torch.full((4, 3, 9, 9), v), torch.full((4, 9, 9), v)) for v in (0.0, 1.0))
         >>> seen = Distortion(patches=1.0).paste(black, white)
@@ -64,7 +64,7 @@ class Distortion:
 
     @staticmethod
     def _stretch(x: Tensor, axis: int) -> Tensor:
-        """Which places along a side of each image the rectangle covers, ``(b, side)``."""
+        """Return which places along a side of each image the rectangle covers, ``(b, side)``."""
         side = x.shape[axis]
         length, start = torch.rand(len(x), 2, 1, device=x.device).unbind(1)
         length = (side * (0.2 + 0.4 * length)).round().clamp(min=1)
@@ -73,7 +73,7 @@ class Distortion:
         return (places >= first) & (places < first + length)
 
     def _grid(self, x: Tensor) -> Tensor:
-        """Where each pixel is read, ``(b, h, w, 2)``, in `grid_sample`'s coordinates."""
+        """Return where each pixel is read, ``(b, h, w, 2)``, in `grid_sample`'s coordinates."""
         count, _, height, width = x.shape
         across, down, angle = _uniform(self.warp, (3, count), x)
         cosine, sine = angle.cos(), angle.sin()

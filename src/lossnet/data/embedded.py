@@ -12,6 +12,7 @@ from lossnet.data.tables import MultiLabelData
 __all__ = ["digits_completion", "digits_pairs", "digits_scenes"]
 
 _SIDE = 8
+_PIXELS = [f"pixel_{row}_{column}" for row in range(_SIDE) for column in range(_SIDE)]
 _INK = 16.0  # the darkest pixel
 _SEED = 0  # part of the data sets' definition: a run's own seed must not change the split
 _PAIRS = (1800, 600, 600)
@@ -25,18 +26,16 @@ _BANDS = (0, 2, 0, 1, 0, 2, 0, 1, 0, 2)  # the part of each band, from left to r
 def digits_completion() -> tuple[MultiLabelData, Split]:
     """See the upper half of a digit, say which pixels of the lower half are dark.
 
-    32 inputs in [0, 1], 32 labels that hang together as strokes do, 1797 images.
+    32 inputs in [0, 1], 32 labels that depend on each other as strokes do, 1797 images.
 
     >>> data, split = digits_completion()
     >>> data.x.shape, data.y.shape, len(split.train), len(split.valid), len(split.test)
     ((1797, 32), (1797, 32), 1078, 360, 359)
     """
     images, _ = _digits()
-    half = _SIDE * _SIDE // 2
-    names = [f"pixel_{row}_{column}" for row in range(_SIDE) for column in range(_SIDE)]
-    data = MultiLabelData.from_arrays(
-        images[:, :half] / _INK, images[:, half:] >= _INK / 2, names[:half], names[half:]
-    )
+    half = len(_PIXELS) // 2
+    x, y = images[:, :half] / _INK, images[:, half:] >= _INK / 2
+    data = MultiLabelData.from_arrays(x, y, _PIXELS[:half], _PIXELS[half:])
     return data, Split(*(np.sort(part) for part in _image_parts(len(images))))
 
 
@@ -55,15 +54,12 @@ def digits_pairs() -> tuple[MultiLabelData, Split]:
     y = np.zeros((len(x), 10), dtype=np.uint8)
     y[np.arange(len(x)), classes[first]] = 1
     y[np.arange(len(x)), classes[second]] = 1
-    names = [f"pixel_{row}_{column}" for row in range(_SIDE) for column in range(_SIDE)]
-    data = MultiLabelData.from_arrays(x, y, names, [f"digit_{digit}" for digit in range(10)])
-    ends = np.cumsum(_PAIRS)
-    parts = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-    return data, Split(*parts)
+    data = MultiLabelData.from_arrays(x, y, _PIXELS, [f"digit_{digit}" for digit in range(10)])
+    return data, Split.consecutive(_PAIRS)
 
 
 def digit_pairs_images() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The two source images of each pair in `digits_pairs`, for each part."""
+    """Return the two source images of each pair in `digits_pairs`, for each part."""
     _, classes = _digits()
     random = np.random.default_rng(_SEED)
     parts = _image_parts(len(classes))
@@ -91,9 +87,7 @@ def digits_scenes() -> tuple[MaskData, Split]:
             others = digits[random.choice(members[members != digit], size=2, replace=False)]
             scenes.append(_scene(digits[digit], others, photographs, part, random))
     images, masks = (np.stack(arrays) for arrays in zip(*scenes, strict=True))
-    ends = np.cumsum(_SCENES)
-    rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-    return MaskData.from_arrays(images, masks), Split(*rows)
+    return MaskData.from_arrays(images, masks), Split.consecutive(_SCENES)
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -111,7 +105,7 @@ def _image_parts(count: int) -> list[NDArray[np.int64]]:
 def _draw_pairs(
     part: NDArray[np.int64], classes: NDArray[np.int64], count: int, random: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``count`` different pairs of images of different digits, from one part."""
+    """Return ``count`` different pairs of images of different digits, from one part."""
     pairs: dict[tuple[int, int], None] = {}
     while len(pairs) < count:
         one, other = sorted(int(i) for i in random.choice(part, size=2, replace=False))
@@ -122,7 +116,7 @@ def _draw_pairs(
 
 
 def _enlarged(image: NDArray[np.float32]) -> NDArray[np.float64]:
-    """How much ink is where, from 0 to 1, of a digit at the size it has in a scene."""
+    """Return the ink of a digit, from 0 to 1, at the size it has in a scene."""
     from scipy import ndimage
 
     square = image.reshape(_SIDE, _SIDE) / _INK
@@ -146,7 +140,7 @@ def _scene(
     part: int,
     random: np.random.Generator,
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """An image ``(32, 32, 3)`` and its mask."""
+    """Return an image ``(32, 32, 3)`` and its mask."""
     background = _background(photographs, part, random)
     ink = np.zeros((_SCENE_SIDE, _SCENE_SIDE))
     clutter = np.zeros_like(ink)
@@ -175,7 +169,7 @@ def _scene(
 def _background(
     photographs: list[NDArray[np.float64]], part: int, random: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The more varied of two pieces of the photographs, from the bands that belong to a part."""
+    """Return the more varied of two pieces of the photographs, from the bands that belong to a part."""
     pieces = []
     for _ in range(2):
         photograph = photographs[random.integers(len(photographs))]

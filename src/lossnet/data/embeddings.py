@@ -23,14 +23,14 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.text import read_lines
 
@@ -51,7 +51,7 @@ _REPEAT = re.compile(r"(.)\1+")
 
 
 def spellings(word: str) -> Iterator[tuple[str, str]]:
-    """How a word may be written in a table of words: pairs of rule and spelling, best first.
+    """Yield pairs of rule and spelling by which a word may be in a table of words, best first.
 
     >>> list(spellings("PARIS"))
     [('as is', 'PARIS'), ('lower case', 'paris'), ('capitalised', 'Paris'), ('repeats', 'paris')]
@@ -68,17 +68,17 @@ def spellings(word: str) -> Iterator[tuple[str, str]]:
 
 
 def find_spelling(word: str, known: Container[str]) -> tuple[str, str] | None:
-    """The first of a word's `spellings` that is known, with its rule.
+    """Return the first of a word's `spellings` that is known, with its rule.
 
     >>> find_spelling("EU", {"eu"})
     ('lower case', 'eu')
     """
-    return next((found for found in spellings(word) if found[1] in known), None)
+    return next((pair for pair in spellings(word) if pair[1] in known), None)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a text has a vector: shares of its tokens and of its types (different words), by rule.
+    """The share of a text that has vectors: of its tokens and of its types (different words), by rule.
 
     >>> print(Coverage("glove.txt", {"as is": 0.75, "lower case": 0.125}, {"as is": 0.5}))
     glove.txt: 87.5 % of tokens (as is 75.0, lower case 12.5), 50.0 % of types (as is 50.0)
@@ -89,7 +89,12 @@ class Coverage:
     types: dict[str, float]
 
     def __str__(self) -> str:
-        return f"{self.name}: {_shares(self.tokens, 'tokens')}, {_shares(self.types, 'types')}"
+        parts = []
+        for what, by_rule in (("tokens", self.tokens), ("types", self.types)):
+            rules = ", ".join(f"{rule} {100 * share:.1f}" for rule, share in by_rule.items())
+            total = f"{100 * sum(by_rule.values()):.1f} % of {what}"
+            parts.append(f"{total} ({rules})" if rules else total)
+        return f"{self.name}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,24 +134,22 @@ class Embeddings:
         return word in self._rows
 
     def matrix(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of words, ``(words, dimensions)``; zeros where none of a word's spellings is known."""
+        """Return the vectors of words, ``(words, dimensions)``; zeros where no spelling is known."""
         matrix = np.zeros((len(words), self.dimensions), dtype=np.float32)
         for place, word in enumerate(words):
-            found = find_spelling(word, self._rows)
-            if found is not None:
-                matrix[place] = self.vectors[self._rows[found[1]]]
+            if known := find_spelling(word, self._rows):
+                matrix[place] = self.vectors[self._rows[known[1]]]
         return matrix
 
     def coverage(self, tokens: Iterable[str]) -> Coverage:
-        """How much of a text has a vector."""
+        """Return how much of a text has vectors."""
         counts = Counter(tokens)
         by_token: Counter[str] = Counter()
         by_type: Counter[str] = Counter()
         for word, count in counts.items():
-            found = find_spelling(word, self._rows)
-            if found is not None:
-                by_token[found[0]] += count
-                by_type[found[0]] += 1
+            if known := find_spelling(word, self._rows):
+                by_token[known[0]] += count
+                by_type[known[0]] += 1
         total = counts.total()
         return Coverage(
             self.name,
@@ -159,7 +162,7 @@ class Embeddings:
         return {word: row for row, word in enumerate(self.words)}
 
 
-def read_embeddings(path: str | PathLike[str]) -> Embeddings:
+def read_embeddings(path: AnyPath) -> Embeddings:
     """Read ``.npz`` with ``words`` and ``vectors``, or text with a line ``word number number …`` for each.
 
     Text may begin with word2vec's header of two whole numbers.  A last line that is cut short is left
@@ -182,7 +185,7 @@ def read_embeddings(path: str | PathLike[str]) -> Embeddings:
         raise error.at(path) from None
 
 
-def _read_archive(path: str | PathLike[str]) -> tuple[list[str], NDArray[Any]]:
+def _read_archive(path: AnyPath) -> tuple[list[str], NDArray[Any]]:
     arrays = read_arrays(path)
     if not {"words", "vectors"} <= set(arrays):
         raise DataError(f"has arrays {sorted(arrays)}; it must have words and vectors", path)
@@ -195,8 +198,8 @@ def _read_archive(path: str | PathLike[str]) -> tuple[list[str], NDArray[Any]]:
     return words.tolist(), vectors
 
 
-def _read_text(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.float32]]:
-    lines = read_lines(path, "utf-8")
+def _read_text(path: AnyPath) -> tuple[list[str], NDArray[np.float32]]:
+    lines = read_lines(path)
     first = 1 if re.fullmatch(r"\d+ \d+", lines[0].strip()) else 0
     if first == len(lines):
         raise DataError("no vectors; a line is a word and its numbers", path, 1)
@@ -221,9 +224,3 @@ def _read_text(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.float32
             raise DataError(f"{what}, as the first line has; correct the line", path, number) from None
         words.append(word)
     return words, vectors
-
-
-def _shares(by_rule: dict[str, float], what: str) -> str:
-    rules = ", ".join(f"{rule} {share:.1%}".removesuffix("%") for rule, share in by_rule.items())
-    total = f"{sum(by_rule.values()):.1%}".replace("%", f" % of {what}")
-    return f"{total} ({rules})" if rules else total

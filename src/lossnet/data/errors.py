@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
-__all__ = ["DataError"]
+__all__ = ["AnyPath", "DataError"]
+
+AnyPath = str | PathLike[str]
 
 
 class DataError(ValueError):
-    """Something is wrong with the data; says where, what, and what to do.
+    """Error in data; says where, what, and what to do.
 
     The message reads ``path:line: what was wrong; what to do``.  ``path`` and ``line`` are left out
     where there is none: arrays have no file, a missing file has no line.
@@ -17,17 +19,15 @@ class DataError(ValueError):
     music.xml:3: label 'a' is given twice; remove one
     """
 
-    def __init__(
-        self, message: str, path: str | PathLike[str] | None = None, line: int | None = None
-    ) -> None:
+    def __init__(self, message: str, path: AnyPath | None = None, line: int | None = None) -> None:
         self.message = message
         self.path = None if path is None else fspath(path)
         self.line = line
         where = "" if self.path is None else self.path + ("" if line is None else f":{line}") + ": "
         super().__init__(where + message)
 
-    def at(self, path: str | PathLike[str], line: int | None = None) -> DataError:
-        """The same complaint about a file."""
+    def at(self, path: AnyPath, line: int | None = None) -> DataError:
+        """Return the same error about a file."""
         return DataError(self.message, path, line)
 
     def __reduce__(self) -> tuple[type[DataError], tuple[str, str | None, int | None]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from lossnet.spaces import Batch, Weights
 from lossnet.trees import first_leaf, tree_map
 
 __all__ = [
-    "Arranged",
     "Column",
     "Dataset",
     "Examples",
@@ -55,17 +54,10 @@ class Dataset(Protocol):
         """Return the instances at these rows."""
 
 
-@runtime_checkable
-class Arranged(Protocol):
-    """A data set whose batches are cheaper in another order."""
-
-    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
-        """Return row numbers ``(n,)`` reordered so that the instances of a batch go well together."""
-
-
 def arranged(data: Dataset, order: Tensor, batch_size: int) -> Tensor:
-    """Return row numbers ``(n,)`` as the data set would have them, or as they are."""
-    return data.arranged(order, batch_size) if isinstance(data, Arranged) else order
+    """Return row numbers ``(n,)`` in the order of the data set's own method ``arranged``, if it has one."""
+    own = getattr(data, "arranged", None)
+    return order if own is None else own(order, batch_size)
 
 
 class Column(ABC):
@@ -272,11 +264,7 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:
-    """Return indices of any kind as row numbers ``(b,)`` of data with ``count`` rows, checked.
-
-    >>> row_numbers(torch.tensor([2, 0]), count=3)
-    array([2, 0])
-    """
+    """Return indices of any kind as row numbers ``(b,)`` of data with ``count`` rows, checked."""
     if isinstance(indices, Tensor):
         indices = indices.detach().cpu().numpy()
     rows = np.asarray(indices)

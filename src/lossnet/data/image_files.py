@@ -1,7 +1,4 @@
-"""Images and masks from files: NumPy archives, and folders of PNG and JPEG files.
-
-Each reader gives the data and, where the files say it, which rows train, validate and test.
-"""
+"""Images and masks from files: NumPy archives, and folders of PNG and JPEG files."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import io
 import warnings
 import zipfile
 from collections.abc import Iterator
-from os import PathLike
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
 from lossnet.data.images import MaskData, Pictures
 from lossnet.data.readers.arrays import read_arrays
@@ -28,10 +25,8 @@ __all__ = [
     "holds_images",
     "is_labelled",
     "join_parts",
-    "read_folder",
     "read_images",
     "read_labelled_images",
-    "read_npz",
     "read_pictures",
     "stream_pictures",
     "write_mask",
@@ -45,12 +40,8 @@ _LABELS, _NAMES = "labels.csv", "image"
 _LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with those two in each"
 
 
-def holds_images(path: str | PathLike[str]) -> bool:
-    """Whether a path is for `read_images`: a folder, or an archive with the arrays that `read_npz` reads.
-
-    >>> holds_images("music.arff")
-    False
-    """
+def holds_images(path: AnyPath) -> bool:
+    """Whether a path is for `read_images`: a folder, or an archive with its arrays."""
     path = Path(path)
     if path.is_dir():
         return True
@@ -64,49 +55,16 @@ def holds_images(path: str | PathLike[str]) -> bool:
     return not {"x", "y"} <= names and any(name.endswith(("images", "masks")) for name in names)
 
 
-def read_images(
-    path: str | PathLike[str], resize: tuple[int, int] | None = None
-) -> tuple[MaskData, Split | None]:
-    """Read a folder with `read_folder`, anything else with `read_npz`."""
-    if Path(path).is_dir():
-        return read_folder(path, resize)
-    if resize is not None:
-        raise DataError("only folders of images can be resized; leave resize= out", path)
-    return read_npz(path)
+def read_images(path: AnyPath, resize: tuple[int, int] | None = None) -> tuple[MaskData, Split | None]:
+    """Read images and masks, and which of them train, validate and test where the files say it.
 
+    An ``.npz`` archive has ``images`` and ``masks``, as `MaskData.from_arrays` takes them.  One that is
+    split has ``train_images``, ``train_masks``, the same with ``valid_`` (or ``val_``) and with ``test_``.
 
-def read_npz(path: str | PathLike[str]) -> tuple[MaskData, Split | None]:
-    """Read an ``.npz`` archive with ``images`` and ``masks``, as `MaskData.from_arrays` takes them.
-
-    An archive that is already split has ``train_images``, ``train_masks``, the same with ``valid_`` (or
-    ``val_``) and with ``test_``; other arrays are passed over.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "cats.npz")
-    ...     np.savez(path, images=np.zeros((7, 32, 32, 3), np.uint8), masks=np.zeros((7, 32, 32), bool))
-    ...     data, split = read_npz(path)
-    >>> len(data), data.channels, data.size, split
-    (7, 3, (32, 32), None)
-    """
-    arrays = read_arrays(path)
-    if "images" in arrays or "masks" in arrays:
-        return _from_archive(path, arrays, ""), None
-    parts = []
-    for spellings in _PARTS.values():
-        prefix = next((name for name in spellings if f"{name}_images" in arrays), spellings[0])
-        parts.append(_from_archive(path, arrays, f"{prefix}_"))
-    return join_parts(parts, path)
-
-
-def read_folder(
-    path: str | PathLike[str], resize: tuple[int, int] | None = None
-) -> tuple[MaskData, Split | None]:
-    """Read ``DIR/images/NAME.png`` and its mask ``DIR/masks/NAME.png``, and so on; or JPEG files.
-
-    A set that is already split has ``images`` and ``masks`` in each of ``DIR/train``, ``DIR/valid`` (or
-    ``DIR/val``) and ``DIR/test``.  A mask's foreground is where it is lighter than mid-grey (above 127).
-    ``resize=(height, width)`` brings images and masks to one size.  Needs the ``[images]`` extra.
+    A folder has ``images/NAME.png`` and its mask ``masks/NAME.png``, and so on; or JPEG files.  One that is
+    split has these in each of ``train``, ``valid`` (or ``val``) and ``test``.  A mask's foreground is where
+    it is lighter than mid-grey (above 127).  ``resize=(height, width)`` brings the images and masks of a
+    folder to one size.  Folders need the ``[images]`` extra.
 
     >>> from tempfile import TemporaryDirectory
     >>> from PIL import Image
@@ -114,32 +72,57 @@ def read_folder(
     ...     for kind in ("images", "masks"):
     ...         Path(folder, kind).mkdir()
     ...         Image.new("L", (40, 30), 255).save(Path(folder, kind, "cat.png"))
-    ...     data, split = read_folder(folder)
+    ...     data, split = read_images(folder)
     >>> len(data), data.channels, data.size, float(data.masks.mean())
     (1, 1, (30, 40), 1.0)
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DataError("no such folder; check the path", folder)
+    if Path(path).is_dir():
+        return _read_folder(Path(path), resize)
+    if resize is not None:
+        raise DataError("only folders of images can be resized; leave resize= out", path)
+    return _read_archive(path)
+
+
+def _read_archive(path: AnyPath) -> tuple[MaskData, Split | None]:
+    arrays = read_arrays(path)
+
+    def part(prefix: str) -> MaskData:
+        kinds = [f"{prefix}images", f"{prefix}masks"]
+        if lacking := [name for name in kinds if name not in arrays]:
+            layout = "it must have images and masks, or train_images, train_masks, valid_images, …"
+            raise DataError(f"has arrays {sorted(arrays)} but no {' and '.join(lacking)}; {layout}", path)
+        try:
+            return MaskData.from_arrays(*(arrays[name] for name in kinds))
+        except DataError as error:
+            where = f"in {' and '.join(kinds)}: " if prefix else ""
+            raise DataError(where + error.message, path) from None
+
+    if "images" in arrays or "masks" in arrays:
+        return part(""), None
+    prefixes = [next((n for n in s if f"{n}_images" in arrays), s[0]) for s in _PARTS.values()]
+    return join_parts([part(f"{prefix}_") for prefix in prefixes], path)
+
+
+def _read_folder(folder: Path, resize: tuple[int, int] | None) -> tuple[MaskData, Split | None]:
     if resize is not None and min(resize) < 1:
         raise ValueError(f"resize must be a height and a width of at least 1, not {resize}")
     if (folder / "images").is_dir():
         return _read_part(folder, resize), None
-    found = {part: next((n for n in s if (folder / n).is_dir()), None) for part, s in _PARTS.items()}
-    absent = [f"{part}/" for part, name in found.items() if name is None]
+    names = {part: next((n for n in s if (folder / n).is_dir()), None) for part, s in _PARTS.items()}
+    absent = [f"{part}/" for part, name in names.items() if name is None]
     if absent:
         what = f"the folder has no images/ and no {', '.join(absent)}"
         raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
-    return join_parts([_read_part(folder / str(name), resize) for name in found.values()], folder)
+    return join_parts([_read_part(folder / str(name), resize) for name in names.values()], folder)
 
 
-def is_labelled(path: str | PathLike[str]) -> bool:
+def is_labelled(path: AnyPath) -> bool:
     """Whether a path is for `read_labelled_images`: a folder with ``images/`` and ``labels.csv``."""
     return (Path(path) / _LABELS).is_file() and (Path(path) / "images").is_dir()
 
 
 def read_labelled_images(
-    path: str | PathLike[str], labels: Any = None, resize: tuple[int, int] | None = None
+    path: AnyPath, labels: Any = None, resize: tuple[int, int] | None = None
 ) -> Examples:
     """Read ``DIR/images/NAME.png`` and so on, and the label sets of images from ``DIR/labels.csv``.
 
@@ -156,27 +139,20 @@ def read_labelled_images(
     >>> data.source.size, data.target.names
     ((3, 4), ('cat', 'dog'))
     """
-    table = Path(path) / _LABELS
+    folder, table = Path(path) / "images", Path(path) / _LABELS
     read = read_texts(table, _NAMES, "*" if labels is None else labels)
-    files, pictures = _files(Path(path) / "images"), []
+    files, chosen = _files(folder), []
     for row, name in enumerate(read.texts, start=2):
         stem = name if name in files else Path(name).stem
         if stem not in files:
-            raise DataError(
-                f"there is no image {name!r} in {Path(path) / 'images'}; correct its name", table, row
-            )
-        picture = _read_picture(files[stem])
-        pictures.append(picture if resize is None else _resized(picture, resize))
-        if pictures[-1].shape[:2] != pictures[0].shape[:2]:
-            what = f"the image is {_size(pictures[-1])} but others are {_size(pictures[0])} (height × width)"
-            raise DataError(f"{what}; make them one size, or pass resize=(height, width)", files[stem])
-    if len({picture.ndim for picture in pictures}) > 1:  # grey among colour
-        pictures = [_coloured(picture) for picture in pictures]
-    return Examples(Pictures.from_arrays(np.stack(pictures)), read.labels)
+            raise DataError(f"there is no image {name!r} in {folder}; correct its name", table, row)
+        chosen.append(files[stem])
+    pictures = [_resized(_read_picture(file), resize) for file in chosen]
+    return Examples(Pictures.from_arrays(_stacked(pictures, chosen)), read.labels)
 
 
-def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray[np.uint8]]:
-    """Images without masks by their names: one file, or those of a folder, ``(height, width, channels)``.
+def read_pictures(path: AnyPath, channels: int) -> dict[str, NDArray[np.uint8]]:
+    """Return images without masks by name, ``(height, width, channels)``: one file, or those of a folder.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -187,18 +163,18 @@ def read_pictures(path: str | PathLike[str], channels: int) -> dict[str, NDArray
     return dict(stream_pictures(path, channels))
 
 
-def stream_pictures(path: str | PathLike[str], channels: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-    """What `read_pictures` reads, one picture at a time."""
+def stream_pictures(path: AnyPath, channels: int) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """Yield what `read_pictures` reads, one picture at a time."""
     path = Path(path)
     files = _files(path) if path.is_dir() else {path.stem: path}
-    if channels not in (1, 3):
-        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}", path)
     for name, file in files.items():
-        yield name, _with_channels(_read_picture(file, grey=channels == 1), channels)
+        with _named(file):
+            picture = _with_channels(file, channels)
+        yield name, picture
 
 
 def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[np.uint8]:
-    """The image in the bytes of a PNG or JPEG file, ``(height, width, channels)``, unless it is too large.
+    """Return the image in the bytes of a PNG or JPEG file, ``(height, width, channels)``, unless too large.
 
     >>> import io
     >>> from PIL import Image
@@ -206,19 +182,17 @@ def decode_picture(content: bytes, channels: int, most_pixels: int) -> NDArray[n
     >>> decode_picture(stream.getvalue(), channels=3, most_pixels=1200).shape
     (30, 40, 3)
     """
-    if channels not in (1, 3):
-        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}")
-    return _with_channels(_decoded(io.BytesIO(content), channels == 1, most_pixels), channels)
+    return _with_channels(io.BytesIO(content), channels, most_pixels)
 
 
-def write_mask(path: str | PathLike[str], mask: NDArray[np.uint8]) -> None:
-    """Writes a mask ``(height, width)`` of 0 and 1 as a black and white PNG."""
+def write_mask(path: AnyPath, mask: NDArray[np.uint8]) -> None:
+    """Write a mask ``(height, width)`` of 0 and 1 as a black and white PNG."""
     pillow, _ = _pillow()
     pillow.fromarray(np.where(mask > 0, np.uint8(255), np.uint8(0))).save(path)
 
 
-def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskData, Split]:
-    """The training, validation and test part as one set, and the split that takes it apart again.
+def join_parts(parts: list[MaskData], path: AnyPath) -> tuple[MaskData, Split]:
+    """Return the training, validation and test part as one set, and the split that separates them.
 
     >>> one = MaskData(np.zeros((2, 1, 3, 3)), np.zeros((2, 3, 3)))
     >>> data, split = join_parts([one, one, one], "cats")
@@ -230,30 +204,15 @@ def join_parts(parts: list[MaskData], path: str | PathLike[str]) -> tuple[MaskDa
         if not len(part):
             raise DataError(f"{name} has no images; each part needs some", path)
         if (*part.size, part.channels) != first:
-            found = (*part.size, part.channels)
-            what = f"{name} has images of height, width and channels {found}, train of {first}"
+            own = (*part.size, part.channels)
+            what = f"{name} has images of height, width and channels {own}, train of {first}"
             raise DataError(f"{what}; all images must be alike", path)
     joined = (np.concatenate([getattr(part, kind) for part in parts]) for kind in ("images", "masks"))
-    ends = np.cumsum([len(part) for part in parts])
-    rows = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-    return MaskData(*joined), Split(*rows)
-
-
-def _from_archive(path: str | PathLike[str], arrays: dict[str, NDArray[Any]], prefix: str) -> MaskData:
-    images, masks = f"{prefix}images", f"{prefix}masks"
-    if images not in arrays or masks not in arrays:
-        lacks = " and ".join(name for name in (images, masks) if name not in arrays)
-        layout = "it must have images and masks, or train_images, train_masks, valid_images, …"
-        raise DataError(f"has arrays {sorted(arrays)} but no {lacks}; {layout}", path)
-    try:
-        return MaskData.from_arrays(arrays[images], arrays[masks])
-    except DataError as error:
-        where = f"in {images} and {masks}: " if prefix else ""
-        raise DataError(where + error.message, path) from None
+    return MaskData(*joined), Split.consecutive([len(part) for part in parts])
 
 
 def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
-    """The images of one folder, in the order of their names."""
+    """Return the images of one folder, in the order of their names."""
     images, masks = _files(folder / "images"), _files(folder / "masks")
     for stem, file in images.items():
         if stem not in masks:
@@ -271,46 +230,57 @@ def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
             what = f"the mask is {_size(mask)} but its image {_size(picture)} (height × width)"
             raise DataError(f"{what}; they must cover each other", masks[stem])
         if resize is not None:
-            picture = _resized(picture, resize)
             mask = _resized(np.where(mask > 127, np.uint8(255), np.uint8(0)), resize)
-        if pictures and picture.shape[:2] != pictures[0].shape[:2]:
-            first = next(iter(images.values())).name
-            what = f"the image is {_size(picture)} but {first} is {_size(pictures[0])} (height × width)"
-            raise DataError(f"{what}; make them one size, or pass resize=(height, width)", file)
-        pictures.append(picture)
+        pictures.append(_resized(picture, resize))
         shapes.append(mask)
-    if not any((mask > 127).any() for mask in shapes) and any(mask.any() for mask in shapes):
-        brightest = max(int(mask.max()) for mask in shapes)
-        what = (
-            f"no mask has foreground: the lightest pixel of all is {brightest}, and foreground is above 127"
-        )
+    stacked = _stacked(pictures, list(images.values()))
+    lightest = max(int(mask.max()) for mask in shapes)
+    if 0 < lightest <= 127:
+        what = f"no mask has foreground: the lightest pixel of all is {lightest}, and foreground is above 127"
         raise DataError(f"{what}; write masks as black and white", folder / "masks")
+    return MaskData.from_arrays(stacked, np.stack(shapes) > 127)
+
+
+def _stacked(pictures: list[NDArray[np.uint8]], files: list[Path]) -> NDArray[np.uint8]:
+    """Return pictures as one array; they must be of one size, and are coloured if any is."""
+    for picture, file in zip(pictures, files, strict=True):
+        if picture.shape[:2] != pictures[0].shape[:2]:
+            sizes = f"the image is {_size(picture)} but {files[0].name} is {_size(pictures[0])}"
+            advice = "make them one size, or pass resize=(height, width)"
+            raise DataError(f"{sizes} (height × width); {advice}", file)
     if len({picture.ndim for picture in pictures}) > 1:  # grey among colour
         pictures = [_coloured(picture) for picture in pictures]
-    return MaskData.from_arrays(np.stack(pictures), np.stack(shapes) > 127)
+    return np.stack(pictures)
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The images of a folder by the stem of their names."""
+    """Return the images of a folder by the stem of their names."""
     if not folder.is_dir():
         raise DataError(f"no such folder; a folder of images has {_LAYOUT}", folder)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         if file.suffix.lower() not in _SUFFIXES or file.name.startswith("."):
             continue
-        if file.stem in found:
-            what = f"{found[file.stem].name} has the same name but for the extension"
+        if file.stem in files:
+            what = f"{files[file.stem].name} has the same name but for the extension"
             raise DataError(f"{what}; images and masks are matched by it, so remove one", file)
-        found[file.stem] = file
-    if not found:
+        files[file.stem] = file
+    if not files:
         raise DataError(f"no files {', '.join(_SUFFIXES)} here; put them in", folder)
-    return found
+    return files
 
 
 def _read_picture(file: Path, grey: bool = False) -> NDArray[np.uint8]:
-    """Grey levels ``(height, width)``, or ``(height, width, 3)`` of a colour image unless ``grey``."""
-    try:
+    """Return grey levels ``(height, width)``, or ``(height, width, 3)`` of colours unless ``grey``."""
+    with _named(file):
         return _decoded(file, grey)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Name the file in errors about it."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError("no such file; check the path", file) from None
     except DataError as error:
@@ -341,14 +311,19 @@ def _decoded(source: Path | BinaryIO, grey: bool, most_pixels: int | None = None
     return np.array(picture.convert("L" if grey or no_colour else "RGB"))
 
 
-def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def _resized(picture: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    if size is None:
+        return picture
     pillow, _ = _pillow()
-    height, width = size
-    resized = pillow.fromarray(picture).resize((width, height), pillow.Resampling.BILINEAR)
-    return np.array(resized)
+    return np.array(pillow.fromarray(picture).resize(size[::-1], pillow.Resampling.BILINEAR))
 
 
-def _with_channels(picture: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+def _with_channels(
+    source: Path | BinaryIO, channels: int, most_pixels: int | None = None
+) -> NDArray[np.uint8]:
+    if channels not in (1, 3):
+        raise DataError(f"image files have 1 or 3 channels, this model wants {channels}")
+    picture = _decoded(source, channels == 1, most_pixels)
     return picture[..., None] if channels == 1 else _coloured(picture)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,12 +13,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
 __all__ = ["MaskData", "MaskStack", "Pictures"]
 
 
-class Pictures(Source):
+class _Stack(Column):
+    """An array ``(n, …)`` with one row per instance, as float32 in batches."""
+
+    def __init__(self, values: Any) -> None:
+        self.values: NDArray[Any] = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        return type(self)(self.values[rows])
+
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some rows as a float32 tensor ``(b, …)``."""
+        rows = torch.from_numpy(row_numbers(indices, len(self)))
+        return self._tensor.index_select(0, rows).to(torch.float32)
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        yield self.values
+
+    def on(self, device: torch.device | str) -> Column:
+        on_cpu = torch.device(device).type == "cpu"
+        return self if on_cpu else Resident(self._tensor.to(device, torch.float32))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * self.values.size
+
+    @cached_property
+    def _tensor(self) -> Tensor:
+        return torch.from_numpy(self.values)
+
+
+class Pictures(_Stack, Source):
     """Images ``(n, channels, height, width)`` in [0, 1], of one size, as float32.
 
     >>> pictures = Pictures(np.zeros((2, 3, 4, 5)))
@@ -27,6 +61,7 @@ class Pictures(Source):
 
     def __init__(self, images: Any) -> None:
         self.images = _images(images)
+        super().__init__(self.images)
         if self.images.ndim != 4 or not all(self.images.shape[1:]):
             what = f"images have the shape {self.images.shape}"
             raise DataError(f"{what}; it must be (n, channels, height, width), with pixels to see")
@@ -53,9 +88,6 @@ class Pictures(Source):
             levels = levels.astype(np.float32) / np.float32(255)
         return cls(_images(levels).transpose(0, 3, 1, 2))
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     @property
     def channels(self) -> int:
         """The number of colour channels."""
@@ -66,29 +98,8 @@ class Pictures(Source):
         """Height and width of the images."""
         return self.images.shape[2], self.images.shape[3]
 
-    def take(self, rows: NDArray[np.int64]) -> Pictures:
-        return Pictures(self.images[rows])
 
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some images as a float32 tensor ``(b, c, h, w)``."""
-        return self._tensor.index_select(0, torch.from_numpy(row_numbers(indices, len(self))))
-
-    def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield self.images
-
-    def on(self, device: torch.device | str) -> Source:
-        return self if torch.device(device).type == "cpu" else Resident(self._tensor.to(device))
-
-    @property
-    def dense_bytes(self) -> int:
-        return 4 * self.images.size
-
-    @cached_property
-    def _tensor(self) -> Tensor:
-        return torch.from_numpy(self.images)
-
-
-class MaskStack(Target):
+class MaskStack(_Stack, Target):
     """Masks ``(n, height, width)`` of 0 and 1, as uint8; 0 and 255 are taken too.
 
     >>> MaskStack([[[0, 255], [255, 0]]]).batch(np.array([0]))
@@ -98,32 +109,7 @@ class MaskStack(Target):
 
     def __init__(self, masks: Any) -> None:
         self.masks = _masks(masks)
-
-    def __len__(self) -> int:
-        return len(self.masks)
-
-    def take(self, rows: NDArray[np.int64]) -> MaskStack:
-        return MaskStack(self.masks[rows])
-
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some masks as a float32 tensor ``(b, h, w)``."""
-        rows = torch.from_numpy(row_numbers(indices, len(self)))
-        return self._tensor.index_select(0, rows).to(torch.float32)
-
-    def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield self.masks
-
-    def on(self, device: torch.device | str) -> Target:
-        on_cpu = torch.device(device).type == "cpu"
-        return self if on_cpu else Resident(self._tensor.to(device, torch.float32))
-
-    @property
-    def dense_bytes(self) -> int:
-        return 4 * self.masks.size
-
-    @cached_property
-    def _tensor(self) -> Tensor:
-        return torch.from_numpy(self.masks)
+        super().__init__(self.masks)
 
 
 class MaskData(Examples):
@@ -141,14 +127,19 @@ class MaskData(Examples):
     target: MaskStack
 
     def __init__(self, images: Any, masks: Any) -> None:
-        self._pair(Pictures(images), MaskStack(masks))
+        source = images if isinstance(images, Pictures) else Pictures(images)
+        target = masks if isinstance(masks, MaskStack) else MaskStack(masks)
+        if target.masks.shape != (len(source), *source.size):
+            height, width = source.size
+            what = f"{len(source)} images of {height}×{width} with {source.channels} channel(s)"
+            advice = "give one mask (height, width) per image, and channels last to from_arrays"
+            raise DataError(f"{what} but masks of the shape {target.masks.shape}; {advice}")
+        super().__init__(source, target)
 
     @classmethod
     def paired(cls, source: Pictures, target: MaskStack) -> MaskData:
         """Return images and masks that are in memory already; masks must have their images' size."""
-        data = object.__new__(cls)
-        data._pair(source, target)
-        return data
+        return cls(source, target)
 
     @classmethod
     def from_arrays(cls, images: Any, masks: Any) -> MaskData:
@@ -160,35 +151,12 @@ class MaskData(Examples):
                [0.2, 0.2]], dtype=float32), array([[0, 1],
                [1, 0]], dtype=uint8))
         """
-        return cls.paired(Pictures.from_arrays(images), MaskStack(masks))
+        return cls(Pictures.from_arrays(images), MaskStack(masks))
 
-    def _pair(self, source: Pictures, target: MaskStack) -> None:
-        if target.masks.shape != (len(source), *source.size):
-            height, width = source.size
-            images = f"{len(source)} images of {height}×{width} with {source.channels} channel(s)"
-            advice = "give one mask (height, width) per image, and channels last to from_arrays"
-            raise DataError(f"{images} but masks of the shape {target.masks.shape}; {advice}")
-        super().__init__(source, target)
-
-    @property
-    def images(self) -> NDArray[np.float32]:
-        """The images ``(n, channels, height, width)``."""
-        return self.source.images
-
-    @property
-    def masks(self) -> NDArray[np.uint8]:
-        """The masks ``(n, height, width)``."""
-        return self.target.masks
-
-    @property
-    def channels(self) -> int:
-        """The number of colour channels."""
-        return self.source.channels
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.source.size
+    images = property(attrgetter("source.images"), doc="The images ``(n, channels, height, width)``.")
+    masks = property(attrgetter("target.masks"), doc="The masks ``(n, height, width)``.")
+    channels = property(attrgetter("source.channels"), doc="The number of colour channels.")
+    size = property(attrgetter("source.size"), doc="Height and width of the images.")
 
 
 def _images(images: Any) -> NDArray[np.float32]:

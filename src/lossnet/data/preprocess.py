@@ -1,4 +1,4 @@
-"""Filling in missing inputs and standardising them, as learned from the training rows alone."""
+"""Imputation and standardisation of inputs, fitted on the training rows alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Preprocessor"]
 
 @dataclass(frozen=True, eq=False)
 class Preprocessor:
-    """What to do to inputs before a network sees them; fitted on training rows, kept with a model.
+    """Imputation and standardisation of inputs; fitted on training rows, kept with a model.
 
     A missing value becomes its column's training mean, which for a 0/1 column is a frequency.  With
     standardisation, columns other than 0/1 ones are shifted to mean 0 and scaled to variance 1.
@@ -34,7 +34,7 @@ class Preprocessor:
 
     @classmethod
     def fit(cls, train: FeatureTable, standardise: bool) -> Preprocessor:
-        """Learn from the training rows."""
+        """Return a preprocessor fitted on the training rows."""
         impute = _means(train)
         if not standardise:
             return cls(impute)
@@ -54,7 +54,7 @@ class Preprocessor:
         return self.mean is not None
 
     def apply(self, data: FeatureTable) -> FeatureTable:
-        """The same rows, ready for a network; sparse inputs stay sparse unless standardised."""
+        """Return the same rows, ready for a network; sparse inputs stay sparse unless standardised."""
         if data.width != len(self.impute):
             what = f"{data.width} input columns, but training had {len(self.impute)}"
             raise DataError(f"{what}; give the columns of training")
@@ -67,13 +67,13 @@ class Preprocessor:
         return FeatureTable(x, data.names)
 
     def state(self) -> dict[str, NDArray[np.float64]]:
-        """Arrays to keep in a file; `from_state` turns them back."""
+        """Return arrays to keep in a file, for `from_state`."""
         parts = {"impute": self.impute, "mean": self.mean, "scale": self.scale}
         return {name: values for name, values in parts.items() if values is not None}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
-        """The preprocessor whose `state` this is.
+        """Return the preprocessor whose `state` this is.
 
         >>> fitted = Preprocessor(np.array([0.5, 2.0]))
         >>> Preprocessor.from_state(fitted.state()).impute
@@ -90,7 +90,7 @@ class Preprocessor:
 
 
 def _means(data: FeatureTable) -> NDArray[np.float64]:
-    """Column means over the values that are there; 0 for a column without any."""
+    """Return column means over the present values; 0 for a column without any."""
     if data.is_sparse:
         missing = np.isnan(data.matrix.data)
         known = np.where(missing, 0.0, data.matrix.data.astype(np.float64))
@@ -116,7 +116,7 @@ def _filled_dense(data: FeatureTable, impute: NDArray[np.float64]) -> NDArray[np
 
 
 def _binary_columns(filled: NDArray[np.float64], data: FeatureTable) -> NDArray[np.bool_]:
-    """Columns whose present values are all 0 or 1."""
+    """Return which columns have only 0 and 1 where values are present."""
     other = (filled != 0) & (filled != 1)
     if data.has_missing:
         x = data.matrix.toarray() if data.is_sparse else data.matrix

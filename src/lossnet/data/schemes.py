@@ -1,4 +1,4 @@
-"""How tags mark spans: IOB1, IOB2 and BIOES, and from each to the others.
+"""Schemes by which tags mark spans: IOB1, IOB2 and BIOES, and conversion between them.
 
 ==========  ===============================================================  =====================
 scheme      prefixes                                                         ``[Ann Lee] [Bo] ran``
@@ -27,23 +27,24 @@ _LIKE_SPANS = re.compile(r"O|[BIES]-.+")
 
 
 def mark(spans: Iterable[Span], length: int, scheme: str) -> tuple[str, ...]:
-    """The tags of a sentence of ``length`` tokens with these spans.
+    """Return the tags of a sentence of ``length`` tokens with these spans.
 
     >>> mark([Span(0, 2, "PER"), Span(2, 3, "PER")], 4, "IOB1")
     ('I-PER', 'I-PER', 'B-PER', 'O')
     """
-    prefixes = _prefixes(scheme)
+    if scheme not in _PREFIXES:
+        raise ValueError(f"no scheme is called {scheme!r}; known are {', '.join(_PREFIXES)}")
     tags = ["O"] * length
     for start, end, kind in sorted(spans):
         follows = start > 0 and tags[start - 1].partition("-")[2] == kind
         for place in range(start, end):
-            prefix = prefixes(place == start, place == end - 1, follows)
+            prefix = _PREFIXES[scheme](place == start, place == end - 1, follows)
             tags[place] = f"{prefix}-{kind}"
     return tuple(tags)
 
 
 def read_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """The spans of a sentence that is tagged by a scheme; `DataError` if it is not.
+    """Return the spans of a sentence that is tagged by a scheme; `DataError` if it is not.
 
     >>> read_spans(["O", "B-LOC", "E-LOC"], "BIOES")
     [Span(start=1, end=3, kind='LOC')]
@@ -59,7 +60,7 @@ def read_spans(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def convert(tags: Sequence[str], source: str, target: str) -> tuple[str, ...]:
-    """The same spans in another scheme; nothing is lost.
+    """Return the same spans in another scheme; nothing is lost.
 
     >>> convert(["I-PER", "I-PER", "B-PER", "O"], "IOB1", "BIOES")
     ('B-PER', 'E-PER', 'S-PER', 'O')
@@ -68,9 +69,9 @@ def convert(tags: Sequence[str], source: str, target: str) -> tuple[str, ...]:
 
 
 def detect(sentences: Iterable[Sequence[str]]) -> str | None:
-    """The scheme by which sentences are tagged, None if their tags mark no spans.
+    """Return the scheme by which sentences are tagged, None if their tags mark no spans.
 
-    Sentences are gone through twice.
+    Sentences are iterated twice.
 
     >>> detect([["O", "B-LOC", "I-LOC"], ["B-PER"]]), detect([["O", "I-PER"]]), detect([["D", "N", "V"]])
     ('IOB2', 'IOB1', None)
@@ -87,12 +88,6 @@ def detect(sentences: Iterable[Sequence[str]]) -> str | None:
                 return "IOB1"  # which can read any B and I
             raise DataError(f"sentence {number}: {error.message}") from None
     return scheme
-
-
-def _prefixes(scheme: str) -> Callable[[bool, bool, bool], str]:
-    if scheme not in _PREFIXES:
-        raise ValueError(f"no scheme is called {scheme!r}; known are {', '.join(_PREFIXES)}")
-    return _PREFIXES[scheme]
 
 
 #: a tag's prefix: whether it is the first and the last of its span, and whether a span of that kind is before

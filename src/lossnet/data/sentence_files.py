@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
 from lossnet.data.readers import ROWS
-from lossnet.data.readers.columns import Row, read_columns, stream_columns
+from lossnet.data.readers.columns import read_columns, stream_columns
 from lossnet.data.readers.table import LabelledTexts, read_frame_texts, read_texts, stream_texts
-from lossnet.data.readers.text import read_lines
+from lossnet.data.readers.text import align_labels, read_lines
 from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
 from lossnet.data.tables import LabelTable
@@ -38,8 +36,8 @@ _TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 _TOKEN = re.compile(r"https?://\S+|www\.\S+|[@#]\w+|\w+(?:[-'’.]\w+)*|(\S)\1*")
 
 
-def find_parts(path: str | PathLike[str]) -> list[Path]:
-    """The column files that a path stands for, none if it stands for something else.
+def find_parts(path: AnyPath) -> list[Path]:
+    """Return the column files that a path stands for, none if it stands for something else.
 
     A folder has files ``train``, ``valid`` (or ``val``, ``dev``) and ``test``, with any extension; a single
     file is called ``.conll``, ``.iob`` or ``.bio``.
@@ -51,12 +49,12 @@ def find_parts(path: str | PathLike[str]) -> list[Path]:
     if not path.is_dir():
         return [path] if path.suffix.lower() in _SUFFIXES else []
     files = {file.name.split(".")[0].lower(): file for file in sorted(path.iterdir()) if file.is_file()}
-    found = [next((files[name] for name in names if name in files), None) for names in _PARTS]
-    return [file for file in found if file is not None] if None not in found else []
+    parts = [next((files[name] for name in names if name in files), None) for names in _PARTS]
+    return [file for file in parts if file is not None] if None not in parts else []
 
 
 def read_sentences(
-    paths: Sequence[str | PathLike[str]], columns: Sequence[str] | None = None
+    paths: Sequence[AnyPath], columns: Sequence[str] | None = None
 ) -> tuple[TaggedSentences, Split | None]:
     """Read column files as one set of sentences; three files also say which train, validate and test.
 
@@ -71,22 +69,20 @@ def read_sentences(
     >>> data.tokens, data.tags, data.columns
     ((('EU', 'rejects'),), (('I-ORG', 'O'),), {'column2': (('NNP', 'VBZ'),)})
     """
-    lines = read_lines(paths[0], "utf-8")  # once: it may be a pipe
+    lines = read_lines(paths[0])  # once: it may be a pipe
     if columns is None:
         row, *_ = next(stream_columns(paths[0], lines=iter(lines)))
         columns = ["word", *(f"column{place}" for place in range(2, len(row))), "tag"]
     first = list(stream_columns(paths[0], len(columns), iter(lines)))  # the same columns in all sentences
     parts = [first, *(read_columns(path, len(columns)) for path in paths[1:])]
-    named = {name: _column([row for part in parts for row in part], at) for at, name in enumerate(columns)}
+    sentences = [rows for part in parts for rows in part]
+    named = {
+        name: tuple(tuple(row[at] for row in rows) for rows in sentences) for at, name in enumerate(columns)
+    }
     data = TaggedSentences(named.pop("word"), named.pop("tag"), named)
     if len(parts) == 1:
         return data, None
-    ends = np.cumsum([len(part) for part in parts])
-    return data, Split(*np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1]))
-
-
-def _column(sentences: list[list[Row]], at: int) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(row[at] for row in rows) for rows in sentences)
+    return data, Split.consecutive([len(part) for part in parts])
 
 
 def tokenise(text: str) -> tuple[str, ...]:
@@ -98,18 +94,12 @@ def tokenise(text: str) -> tuple[str, ...]:
     return tuple(match.group() for match in _TOKEN.finditer(text))
 
 
-def is_table(path: str | PathLike[str]) -> bool:
-    """Whether a file is a table that may have a column of texts.
-
-    >>> is_table("films.csv"), is_table("news.conll")
-    (True, False)
-    """
+def is_table(path: AnyPath) -> bool:
+    """Whether a file is a table that may have a column of texts."""
     return Path(path).suffix.lower() in _TABLES
 
 
-def read_labelled_texts(
-    path: str | PathLike[str], column: str, labels: str | Sequence[str] | None
-) -> Examples:
+def read_labelled_texts(path: AnyPath, column: str, labels: str | Sequence[str] | None) -> Examples:
     """Read the texts in a table's column, cut into tokens, and the labels in its label columns."""
     return _examples(read_texts(path, column, labels), column)
 
@@ -120,20 +110,14 @@ def frame_texts(frame: Any, column: str, labels: str | Sequence[str] | None) -> 
 
 
 def stream_labelled_texts(
-    path: str | PathLike[str], column: str | None, label_names: Sequence[str]
+    path: AnyPath, column: str | None, label_names: Sequence[str]
 ) -> Iterator[Examples]:
     """Yield the texts and labels of a table, some rows at a time, for a model of these labels."""
     if column is None:
         raise DataError("a table, but the model was not trained on a table's column of texts", path)
     for part in stream_texts(path, column, label_names, ROWS):
         labels = part.labels or LabelTable(sparse.csr_array((len(part.texts), 0)), ())
-        strange = sorted(set(labels.names) - set(label_names))
-        if strange:
-            raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
-        place = np.array([label_names.index(name) for name in labels.names], dtype=np.int64)
-        cells = labels.matrix.tocoo()
-        shape = (len(part.texts), len(label_names))
-        y = sparse.csr_array((cells.data, (cells.row, place[cells.col])), shape=shape)
+        y = align_labels(path, labels, label_names)
         yield _examples(LabelledTexts(part.texts, LabelTable(y, label_names)), column)
 
 

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
@@ -47,7 +48,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> Vocabulary:
-        """The strings that occur twice or more, the most frequent first.
+        """Return the strings that occur twice or more, the most frequent first.
 
         Strings that occur once stay unknown, so that a network can learn what unknown ones are like.
 
@@ -63,7 +64,7 @@ class Vocabulary:
         return string in self._numbers
 
     def number(self, string: str) -> int:
-        """The number of a string, 1 if it is unknown."""
+        """Return the number of a string, 1 if it is unknown."""
         return self._numbers.get(string, 1)
 
     @cached_property
@@ -73,7 +74,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """What the numbers in a batch stand for; fitted on training sentences, kept with a model.
+    """The meaning of the numbers in a batch; fitted on training sentences, kept with a model.
 
     A token becomes a row of numbers: its word, looked up with the back-off of
     `lossnet.data.embeddings.spellings`; its ``features``, each by its own vocabulary; and its first and last
@@ -135,27 +136,25 @@ class Lexicon:
         return 1 + len(self.features) + self.word_length
 
     def vectors(self, tables: Sequence[Embeddings]) -> NDArray[np.float32] | None:
-        """The words' vectors, ``(words, dimensions)``, those of several tables joined; None without any.
+        """Return the words' vectors, ``(words, dimensions)``, of all tables side by side; None without any.
 
         Padding, unknown words, and words that a table does not have are zeros there.
         """
-        found = [np.pad(table.matrix(self.words.strings), ((2, 0), (0, 0))) for table in tables]
-        return np.concatenate(found, axis=1) if found else None
+        vectors = [np.pad(table.matrix(self.words.strings), ((2, 0), (0, 0))) for table in tables]
+        return np.concatenate(vectors, axis=1) if vectors else None
 
     def rows(self, sentences: Sentences) -> NDArray[np.int32]:
-        """The numbers of all tokens in turn, ``(tokens, width)``."""
-        absent = [name for name in self.columns if name not in sentences.columns]
+        """Return the numbers of all tokens in turn, ``(tokens, width)``."""
+        absent = ", ".join(name for name in self.columns if name not in sentences.columns)
         if absent:
-            what = f"the sentences have no column {', '.join(absent)}"
-            raise DataError(f"{what}; it is needed beside the words")
+            raise DataError(f"the sentences have no column {absent}; it is needed beside the words")
         tokens = list(chain.from_iterable(sentences.tokens))
         places = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
         words = np.array([self._word(token) for token in places], dtype=np.int32)
         spelled = np.zeros((len(places), self.word_length), dtype=np.int32)
-        if self.word_length:
-            for place, token in enumerate(places):
-                numbers = [self.characters.number(character) for character in self._ends(token)]
-                spelled[place, : len(numbers)] = numbers
+        for place, token in enumerate(places if self.word_length else ()):
+            numbers = [self.characters.number(character) for character in self._ends(token)]
+            spelled[place, : len(numbers)] = numbers
         which = np.array([places[token] for token in tokens], dtype=np.int64)
         parts = [words[which, None]]
         for name, vocabulary in self.features.items():
@@ -164,7 +163,7 @@ class Lexicon:
         return np.concatenate([*parts, spelled[which]], axis=1)
 
     def state(self) -> dict[str, Any]:
-        """The lexicon as JSON, for `from_state`."""
+        """Return the lexicon as JSON, for `from_state`."""
         return {
             "words": list(self.words.strings),
             "features": {name: list(vocabulary.strings) for name, vocabulary in self.features.items()},
@@ -175,7 +174,7 @@ class Lexicon:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Lexicon:
-        """The lexicon that `state` described; `DataError` if it did not."""
+        """Return the lexicon that `state` described; `DataError` if it did not."""
         features, clusters = state["features"], state["clusters"]
         if not isinstance(features, dict) or not isinstance(clusters, dict):
             raise DataError("features and clusters must be objects")
@@ -190,26 +189,26 @@ class Lexicon:
         )
 
     def _word(self, token: str) -> int:
-        found = find_spelling(token, self.words)
-        return 1 if found is None else self.words.number(found[1])
+        known = find_spelling(token, self.words)
+        return 1 if known is None else self.words.number(known[1])
 
     def _values(self, sentences: Sentences, name: str) -> list[str]:
-        """A feature of all tokens in turn."""
+        """Return a feature of all tokens in turn."""
         make = _MADE.get(name)
-        brown = _BROWN.fullmatch(name)
-        if brown:
-            make = _first_bits(self.clusters, int(brown[1]))
+        if brown := _BROWN.fullmatch(name):
+            make = partial(self._first_bits, int(brown[1]))
         if make is None:
             return list(chain.from_iterable(sentences.columns[name]))
-        made: dict[str, str] = {}
         tokens = list(chain.from_iterable(sentences.tokens))
-        for token in tokens:
-            if token not in made:
-                made[token] = make(token)
+        made = {token: make(token) for token in set(tokens)}
         return [made[token] for token in tokens]
 
+    def _first_bits(self, bits: int, token: str) -> str:
+        known = find_spelling(token, self.clusters)
+        return "" if known is None else self.clusters[known[1]][:bits]
+
     def _ends(self, token: str) -> str:
-        """A token that is short enough: the middle of a long one is left out."""
+        """Return a token without the middle of one that is too long."""
         if len(token) <= self.word_length:
             return token
         last = self.word_length // 2
@@ -276,8 +275,7 @@ class Sentences(Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self
-        numbers = self._numbers[self._layout.all_places()].to(device)
-        return _ResidentTokens(numbers, self.lengths)
+        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
 
     @property
     def dense_bytes(self) -> int:
@@ -285,7 +283,7 @@ class Sentences(Source):
 
     @cached_property
     def _layout(self) -> _Layout:
-        return _Layout.of(self.tokens)
+        return _Layout(self.tokens)
 
     @cached_property
     def _numbers(self) -> Tensor:
@@ -385,7 +383,7 @@ class TagColumn(Target):
             return self
         numbers, one_hot = self._numbers
         lengths = torch.from_numpy(self._layout.lengths)
-        return _ResidentTags(numbers[self._layout.all_places()].to(device), lengths, one_hot.to(device))
+        return _ResidentTokens(numbers[self._layout.all_places()].to(device), lengths, one_hot.to(device))
 
     @property
     def dense_bytes(self) -> int:
@@ -393,7 +391,7 @@ class TagColumn(Target):
 
     @cached_property
     def _layout(self) -> _Layout:
-        return _Layout.of(self.tags)
+        return _Layout(self.tags)
 
     @cached_property
     def _numbers(self) -> tuple[Tensor, Tensor]:
@@ -420,72 +418,56 @@ class TaggedSentences(Examples):
         _check_lengths("tags", tags, tokens)
         super().__init__(Sentences(tokens, columns or {}), TagColumn(tags))
 
-    @property
-    def tokens(self) -> Texts:
-        """The tokens of each sentence."""
-        return self.source.tokens
-
-    @property
-    def tags(self) -> Texts:
-        """The tags of each sentence's tokens."""
-        return self.target.tags
-
-    @property
-    def columns(self) -> Mapping[str, Texts]:
-        """Further columns by name."""
-        return self.source.columns
+    tokens = property(attrgetter("source.tokens"), doc="The tokens of each sentence.")
+    tags = property(attrgetter("target.tags"), doc="The tags of each sentence's tokens.")
+    columns = property(attrgetter("source.columns"), doc="Further columns by name.")
 
 
-@dataclass(frozen=True, eq=False)
 class _Layout:
     """Where each sentence lies among all tokens in turn."""
 
-    lengths: NDArray[np.int64]
-    starts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Texts) -> _Layout:
-        lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
-        return cls(lengths, np.cumsum(lengths) - lengths)
-
-    @property
-    def longest(self) -> int:
-        return _rounded(int(self.lengths.max(initial=0)))
+    def __init__(self, texts: Texts) -> None:
+        self.lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
+        self.longest = _rounded(int(self.lengths.max(initial=0)))
+        self._starts = np.cumsum(self.lengths) - self.lengths
 
     def places(self, indices: Rows) -> NDArray[np.int64]:
-        """Places of some sentences' tokens ``(b, longest)``, −1 on padding."""
+        """Return the places of some sentences' tokens ``(b, longest)``, −1 on padding."""
         rows = row_numbers(indices, len(self.lengths))
         return self._padded(rows, int(self.lengths[rows].max(initial=0)))
 
     def all_places(self) -> Tensor:
-        """Those of all sentences, of a length that is rounded up."""
+        """Return the places of all sentences' tokens, of a length that is rounded up."""
         return torch.from_numpy(self._padded(np.arange(len(self.lengths)), self.longest))
 
     def _padded(self, rows: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
         place = np.arange(longest)
-        return np.where(place < self.lengths[rows, None], self.starts[rows, None] + place, -1)
+        return np.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
 
 
-class _ResidentTokens(Source):
-    """Sentences ``(n, length, width)`` that live on a device.
+class _ResidentTokens(Resident):
+    """Sentences ``(n, length, …)`` that live on a device, or tags ``(n, length)`` and a vector for each.
 
     The ``lengths`` ``(n,)`` stay on the host, which then need not ask the device how long a batch is; batches
     are padded to the longest sentence, rounded up, so that they have few different shapes.
     """
 
-    def __init__(self, numbers: Tensor, lengths: Tensor) -> None:
-        self.numbers, self._lengths = numbers, lengths
-
-    def __len__(self) -> int:
-        return len(self.numbers)
+    def __init__(self, values: Tensor, lengths: Tensor, one_hot: Tensor | None = None) -> None:
+        super().__init__(values)
+        self._lengths, self._one_hot = lengths, one_hot
 
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
-        numbers = self.numbers[chosen.to(self.numbers.device)]
-        return _ResidentTokens(numbers, self._lengths[chosen])
+        return _ResidentTokens(
+            self.values[chosen.to(self.values.device)], self._lengths[chosen], self._one_hot
+        )
 
     def batch(self, indices: Rows) -> Tensor:
-        return _rows_on_device(self.numbers, indices, self._lengths).long()
+        rows = torch.as_tensor(indices)
+        longest = _rounded(int(self._lengths[rows.cpu()].max())) if len(rows) else 0
+        on_device = rows.to(self.values.device, non_blocking=True)
+        numbers = self.values[:, :longest].index_select(0, on_device).long()
+        return numbers if self._one_hot is None else self._one_hot[numbers]
 
     def mask(self, indices: Rows) -> Tensor:
         return (self.batch(indices)[..., 0] != 0).to(torch.float32)
@@ -493,30 +475,6 @@ class _ResidentTokens(Source):
     @property
     def lengths(self) -> Tensor:
         return self._lengths
-
-
-class _ResidentTags(Target):
-    """Tags ``(n, length)`` that live on a device, and a vector for each, zeros for what has no tag."""
-
-    def __init__(self, numbers: Tensor, lengths: Tensor, one_hot: Tensor) -> None:
-        self.numbers, self._lengths, self.one_hot = numbers, lengths, one_hot
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def take(self, rows: NDArray[np.int64]) -> _ResidentTags:
-        chosen = torch.from_numpy(rows)
-        numbers = self.numbers[chosen.to(self.numbers.device)]
-        return _ResidentTags(numbers, self._lengths[chosen], self.one_hot)
-
-    def batch(self, indices: Rows) -> Tensor:
-        return self.one_hot[_rows_on_device(self.numbers, indices, self._lengths).long()]
-
-
-def _rows_on_device(values: Tensor, indices: Rows, lengths: Tensor) -> Tensor:
-    rows = torch.as_tensor(indices)
-    longest = _rounded(int(lengths[rows.cpu()].max())) if len(rows) else 0
-    return values[:, :longest].index_select(0, rows.to(values.device, non_blocking=True))
 
 
 def _check_lengths(name: str, column: Texts, tokens: Texts) -> None:
@@ -532,12 +490,8 @@ def _rounded(length: int, to: int = 8) -> int:
 
 
 def _case(token: str) -> str:
-    first = token[:1]
-    if first.isupper():
-        return "upper"
-    if first.islower():
-        return "lower"
-    return "digit" if first.isdigit() else "other"
+    kinds = {"upper": str.isupper, "lower": str.islower, "digit": str.isdigit}
+    return next((kind for kind, matches in kinds.items() if matches(token[:1])), "other")
 
 
 def _shape(token: str) -> str:
@@ -546,14 +500,6 @@ def _shape(token: str) -> str:
 
 
 _MADE: dict[str, Callable[[str], str]] = {"case": _case, "shape": _shape}
-
-
-def _first_bits(clusters: Mapping[str, str], bits: int) -> Callable[[str], str]:
-    def make(token: str) -> str:
-        found = find_spelling(token, clusters)
-        return "" if found is None else clusters[found[1]][:bits]
-
-    return make
 
 
 def _taken(texts: Texts, rows: NDArray[np.int64]) -> Texts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.errors import DataError
-from lossnet.data.readers.text import read_text
+from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.text import read_lines
 
 __all__ = ["Split", "hold_out", "stratified_split"]
 
@@ -38,29 +37,35 @@ class Split:
     test: NDArray[np.int64]
 
     @classmethod
-    def read(cls, path: str | PathLike[str], rows: int) -> Split:
+    def consecutive(cls, counts: Sequence[int]) -> Split:
+        """Return the split of rows that lie part after part, as many in each as ``counts`` says."""
+        ends = np.cumsum(counts)
+        return cls(*np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1]))
+
+    @classmethod
+    def read(cls, path: AnyPath, rows: int) -> Split:
         """Read ``{"train": […], "valid": […], "test": […]}`` for a data set of ``rows`` rows."""
         try:
-            content = json.loads(read_text(path, "utf-8"))
+            content = json.loads("\n".join(read_lines(path)))
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
             raise DataError(what, path, error.lineno) from None
+        except DataError:
+            raise
         except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
-            if isinstance(error, DataError):
-                raise
             raise DataError(f"not a split ({error})", path, 1) from None
         try:
-            return cls(*_checked(content, rows))
+            return cls(*_row_numbers(content, rows))
         except DataError as error:
             raise error.at(path, 1) from None
 
-    def write(self, path: str | PathLike[str]) -> None:
+    def write(self, path: AnyPath) -> None:
         """Write what `read` reads."""
         content = {part: getattr(self, part).tolist() for part in _PARTS}
         Path(path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def _checked(content: Any, rows: int) -> list[NDArray[np.int64]]:
+def _row_numbers(content: Any, rows: int) -> list[NDArray[np.int64]]:
     if not isinstance(content, dict):
         raise DataError("not a split; write row numbers under train, valid and test")
     owner: dict[int, str] = {}
@@ -105,7 +110,7 @@ def stratified_split(y: Any, fractions: Sequence[float] = (0.6, 0.2, 0.2), seed:
 
 
 def hold_out(y: Any, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two parts of the rows, the second about this ``fraction``, split as by `stratified_split`.
+    """Return two parts of the rows, the second about this ``fraction``, split as by `stratified_split`.
 
     Rows without labels, such as images or sentences, are those of a ``y`` without columns.
 
@@ -123,7 +128,7 @@ def hold_out(y: Any, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64],
 
 
 def _parts(y: Any, shares: NDArray[np.float64], seed: int) -> list[NDArray[np.int64]]:
-    """The rows of each part, none of them empty."""
+    """Return the rows of each part, none of them empty."""
     part_of = _deal(y, shares, np.random.default_rng(seed))
     for part in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
         # Too few rows for the fractions: no part may be empty, so the fullest gives one.
@@ -133,7 +138,7 @@ def _parts(y: Any, shares: NDArray[np.float64], seed: int) -> list[NDArray[np.in
 
 
 def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
-    """The part of each row."""
+    """Return the part of each row."""
     rows = y.shape[0]
     by_label = y.tocsc()
     part_of = np.full(rows, -1, dtype=np.int64)
@@ -158,7 +163,7 @@ def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> N
 
 
 def _neediest(first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator) -> int:
-    """The part that lacks most by the first count, ties broken by the second, then by chance."""
+    """Return the part that lacks most by the first count, ties broken by the second, then by chance."""
     best = np.flatnonzero(first > first.max() - 1e-9)
     if len(best) > 1:
         best = best[second[best] > second[best].max() - 1e-9]

@@ -1,4 +1,4 @@
-"""What is read back from JSON, checked before anything is made of it."""
+"""Checks of values read back from JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ __all__ = ["stored_number", "stored_strings"]
 
 
 def stored_strings(value: Any, what: str, least: int = 0) -> tuple[str, ...]:
-    """A list of different strings, so many at least.
-
-    >>> stored_strings(["red", "blue"], "labels")
-    ('red', 'blue')
-    """
+    """Return a list of different strings as a tuple; there must be ``least`` or more."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise DataError(f"{what} must be a list of strings")
     if len(value) < least:
@@ -25,11 +21,7 @@ def stored_strings(value: Any, what: str, least: int = 0) -> tuple[str, ...]:
 
 
 def stored_number(value: Any, what: str, least: int, most: int) -> int:
-    """A whole number in a range.
-
-    >>> stored_number(3, "channels", 1, 1000)
-    3
-    """
+    """Return a whole number, which must be in a range."""
     if type(value) is not int or not least <= value <= most:
         raise DataError(f"{what} must be a whole number from {least} to {most}, not {str(value)[:40]}")
     return value

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
 __all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "joined"]
 
@@ -22,7 +24,37 @@ __all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "jo
 WIDE = 10_000
 
 
-class FeatureTable(Source):
+class _Table(Column):
+    """A matrix with named columns, one row per instance."""
+
+    matrix: Any
+    names: tuple[str, ...]
+
+    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
+        kind, self.matrix = self._checked(matrix)
+        columns = getattr(matrix, "columns", None)
+        if names is None and columns is not None:
+            names = [str(name) for name in columns]
+        self.names = _names(kind, names, int(self.matrix.shape[1]))
+
+    @abstractmethod
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        """Return how columns are called and the matrix in its own format."""
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        return type(self)(self.matrix[rows], self.names)
+
+    def join(self, others: Sequence[Self]) -> Self:
+        matrices = [self.matrix, *(other.matrix for other in others)]
+        is_sparse = sparse.issparse(self.matrix)
+        stacked = sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
+        return type(self)(stacked, self.names)
+
+
+class FeatureTable(_Table, Source):
     """Feature vectors ``(n, d)`` and the names of their columns.
 
     The matrix is a float32 array or CSR matrix where NaN means *missing*.  Lists, arrays, sparse matrices
@@ -33,13 +65,8 @@ class FeatureTable(Source):
     (2, 2, tensor([[2., 0.]]))
     """
 
-    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
-        names = _column_names(matrix) if names is None else names
-        self.matrix = _inputs(matrix)
-        self.names = _names("feature", names, self.width)
-
-    def __len__(self) -> int:
-        return int(self.matrix.shape[0])
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        return "feature", _inputs(matrix)
 
     @property
     def width(self) -> int:
@@ -55,12 +82,6 @@ class FeatureTable(Source):
     def has_missing(self) -> bool:
         """Whether there are missing values, which a `Preprocessor` would fill in."""
         return bool(np.isnan(self.matrix.data if self.is_sparse else self.matrix).any())
-
-    def take(self, rows: NDArray[np.int64]) -> FeatureTable:
-        return FeatureTable(self.matrix[rows], self.names)
-
-    def join(self, others: Sequence[FeatureTable]) -> FeatureTable:
-        return FeatureTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, d)``."""
@@ -129,26 +150,15 @@ class SparseFeatures(Source):
         return batch
 
 
-class LabelTable(Target):
+class LabelTable(_Table, Target):
     """Label sets ``(n, L)`` of 0 and 1, a uint8 CSR matrix, and the names of the labels.
 
     >>> LabelTable([[1, 0, 1], [0, 0, 1]]).batch(np.array([0]))
     tensor([[1., 0., 1.]])
     """
 
-    def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
-        names = _column_names(matrix) if names is None else names
-        self.matrix = _labels(matrix)
-        self.names = _names("label", names, int(self.matrix.shape[1]))
-
-    def __len__(self) -> int:
-        return int(self.matrix.shape[0])
-
-    def take(self, rows: NDArray[np.int64]) -> LabelTable:
-        return LabelTable(self.matrix[rows], self.names)
-
-    def join(self, others: Sequence[LabelTable]) -> LabelTable:
-        return LabelTable(_stacked([self.matrix, *(other.matrix for other in others)]), self.names)
+    def _checked(self, matrix: Any) -> tuple[str, Any]:
+        return "label", _labels(matrix)
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, L)``."""
@@ -190,7 +200,13 @@ class MultiLabelData(Examples):
     source: FeatureTable
     target: LabelTable
 
-    def __init__(self, x: Any, y: Any, feature_names: Sequence[str], label_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        feature_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> None:
         source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
         if len(source) != len(target):
             what = f"x has {len(source)} rows but y has {len(target)}"
@@ -209,66 +225,29 @@ class MultiLabelData(Examples):
 
         Names default to a data frame's columns, else to ``feature_0`` … and ``label_0`` ….
         """
-        source, target = FeatureTable(x, feature_names), LabelTable(y, label_names)
-        return cls(source.matrix, target.matrix, source.names, target.names)
+        return cls(x, y, feature_names, label_names)
 
-    @property
-    def x(self) -> Any:
-        """The inputs ``(n, d)``: a float32 array or CSR matrix."""
-        return self.source.matrix
-
-    @property
-    def y(self) -> Any:
-        """The labels ``(n, L)``: a uint8 CSR matrix."""
-        return self.target.matrix
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the input columns."""
-        return self.source.names
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the labels."""
-        return self.target.names
-
-    @property
-    def inputs(self) -> int:
-        """The number of input columns, ``d``."""
-        return self.source.width
+    x = property(attrgetter("source.matrix"), doc="The inputs ``(n, d)``: a float32 array or CSR matrix.")
+    y = property(attrgetter("target.matrix"), doc="The labels ``(n, L)``: a uint8 CSR matrix.")
+    feature_names = property(attrgetter("source.names"), doc="Names of the input columns.")
+    label_names = property(attrgetter("target.names"), doc="Names of the labels.")
+    inputs = property(attrgetter("source.width"), doc="The number of input columns, ``d``.")
+    is_sparse = property(attrgetter("source.is_sparse"), doc="Whether the inputs are a CSR matrix.")
+    has_missing = property(attrgetter("source.has_missing"), doc="Whether inputs are missing.")
 
     @property
     def labels(self) -> int:
         """The number of labels, ``L``."""
         return len(self.target.names)
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the inputs are kept as a CSR matrix."""
-        return self.source.is_sparse
-
-    @property
-    def has_missing(self) -> bool:
-        """Whether inputs are missing."""
-        return self.source.has_missing
-
 
 def joined(strings: Sequence[str]) -> str:
-    """Return strings as one that no other list of strings gives.
-
-    >>> joined(["a", "b"])
-    '2\\x00a\\x00b'
-    """
+    """Return strings as one that no other list of strings gives."""
     return f"{len(strings)}\0" + "\0".join(strings)
 
 
-def _stacked(matrices: list[Any]) -> Any:
-    is_sparse = sparse.issparse(matrices[0])
-    return sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
-
-
 def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Some rows of a CSR matrix as a dense array; SciPy's own slicing is several times slower."""
+    """Return some rows of a CSR matrix as a dense array; SciPy's slicing is several times slower."""
     where, ends = _positions(matrix, rows)
     width = matrix.shape[1]
     dense = np.zeros(len(rows) * width, dtype=np.float32)
@@ -279,17 +258,12 @@ def _dense_rows(matrix: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _positions(matrix: Any, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where some rows' values are in the arrays of a CSR matrix, row after row, and where each row ends."""
+    """Return where some rows' values are in the arrays of a CSR matrix, and where each row ends."""
     starts = matrix.indptr[rows].astype(np.int64)
     counts = matrix.indptr[rows + 1] - starts
     ends = np.cumsum(counts)
     # Each row's start, plus how far we are into that row.
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts), ends
-
-
-def _column_names(table: Any) -> list[str] | None:
-    columns = getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
 
 
 def _inputs(x: Any) -> Any:
@@ -320,7 +294,7 @@ def _labels(y: Any) -> Any:
 
 
 def _matrix(values: Any, name: str) -> Any:
-    """Anything matrix-like as a numeric 2-D ndarray or sparse matrix."""
+    """Return anything matrix-like as a numeric 2-D array or sparse matrix."""
     if not sparse.issparse(values):
         try:
             if hasattr(values, "columns"):
@@ -340,7 +314,7 @@ def _is_canonical(matrix: Any) -> bool:
 
 
 def _canonical(matrix: Any) -> Any:
-    """CSR with sorted columns, none twice and no stored zeros; changes its argument."""
+    """Sort a CSR matrix's columns, in place, and return it without duplicates and stored zeros."""
     matrix.sum_duplicates()
     if not matrix.data.all():
         matrix = matrix.copy()

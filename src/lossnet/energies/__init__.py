@@ -4,12 +4,10 @@ An energy encodes ``x`` once and then scores any number of candidates.  `Sum` co
 shared encoder; a new term is one new file here.
 """
 
-from lossnet.energies.base import Energy, Sum, Term
+from lossnet.energies.base import Energy, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
-from lossnet.energies.labels import LabelInteraction
-from lossnet.energies.local import Local
-from lossnet.energies.scorer import Scorer
+from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.tag_lm import TagLM
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What every energy can do, and the sum of terms over one encoder."""
+"""Base classes of energies and terms, the sum of terms over one encoder, and energies of any module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Energy", "Sum", "Term"]
+__all__ = ["Energy", "Scorer", "Sum", "Term"]
 
 
 class Energy(nn.Module):
@@ -18,23 +18,23 @@ class Energy(nn.Module):
 
     @abstractmethod
     def encode(self, x: Tensor) -> Any:
-        """Everything about ``x`` that scoring candidates needs, computed once."""
+        """Return everything about ``x`` that scoring candidates needs, computed once."""
 
     @abstractmethod
     def evaluate(self, encoded: Any, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, *event)`` for encoded inputs."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, *event)`` for encoded inputs."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """``E(x, y)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
+        """Return ``E(x, y)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
         return self.evaluate(self.encode(x), y)
 
     def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function ``y ↦ E(x, y)`` with ``x`` encoded already."""
+        """Return the function ``y ↦ E(x, y)`` with ``x`` encoded already."""
         return partial(self.evaluate, self.encode(x))
 
     @contextmanager
     def frozen(self, but: Iterable[nn.Parameter] = ()) -> Iterator[None]:
-        """In here no gradient is computed for the energy's parameters, ``but`` for some."""
+        """Compute no gradient for the energy's parameters inside, ``but`` for some."""
         kept = set(but)
         parameters = [one for one in self.parameters() if one.requires_grad and one not in kept]
         for parameter in parameters:
@@ -46,7 +46,7 @@ class Energy(nn.Module):
                 parameter.requires_grad_(True)
 
     def unary_logits(self, x: Tensor) -> Tensor:
-        """Logits of the classifier hidden in the local term, to pretrain the encoder with."""
+        """Return logits of the classifier hidden in the local term, to pretrain the encoder with."""
         raise ValueError(
             f"{type(self).__name__} has no local term to pretrain or to start inference from; "
             "give another energy (of images: image_energy=unet)"
@@ -61,14 +61,14 @@ class Term(nn.Module):
 
     @abstractmethod
     def prepare(self, features: Any) -> Any:
-        """What this term needs of the features, computed once for all candidates."""
+        """Return what this term needs of the features, computed once for all candidates."""
 
     @abstractmethod
     def evaluate(self, prepared: Any, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, *event)``."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, *event)``."""
 
     def unary_logits(self, features: Any) -> Tensor | None:
-        """Logits ``(batch, *event)`` of the classifier that this term is, if it is one."""
+        """Return logits ``(batch, *event)`` of the classifier that this term is, if it is one."""
         return None
 
 
@@ -109,3 +109,32 @@ class Sum(Energy):
 
     def _terms(self) -> list[Term]:
         return list(self.terms)  # type: ignore[arg-type]
+
+
+class Scorer(Energy):
+    """``E(x, y)`` computed by any module, pretrained or not: a reward model, a validator.
+
+    The module maps inputs and candidates ``(batch, K, *event)``, relaxed or discrete, to ``(batch, K)``; low
+    is good.  To teach a task net it must be differentiable in the candidates.
+
+    >>> import torch
+    >>> class Count(nn.Module):
+    ...     def forward(self, x, y):
+    ...         return (y.sum(-1) - 2) ** 2  # wants two labels
+    >>> Scorer(Count())(torch.zeros(1, 4), torch.tensor([[[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]))
+    tensor([[0., 1.]])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def encode(self, x: Any) -> Any:
+        return x
+
+    def evaluate(self, encoded: Any, y: Tensor) -> Tensor:
+        energies: Tensor = self.module(encoded, y)
+        if energies.shape != y.shape[:2]:
+            what = f"the energy gives the shape {tuple(energies.shape)} for {y.shape[1]} candidates"
+            raise ValueError(f"{what} of {len(y)} instances; it must be {tuple(y.shape[:2])}")
+        return energies

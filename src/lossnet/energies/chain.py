@@ -17,7 +17,7 @@ __all__ = ["Chain", "Potentials"]
 
 
 class Potentials(NamedTuple):
-    """What a chain needs of sentences: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""
+    """Sentences as a chain reads them: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""
 
     local: Tensor
     mask: Tensor
@@ -42,21 +42,21 @@ class Chain(Term):
         self.transitions = nn.Parameter(torch.zeros(tags, tags))
 
     def prepare(self, features: Tokens) -> Potentials:
-        """``U b(x, t)`` and the mask."""
+        """Return ``U b(x, t)`` and the mask."""
         return Potentials(self.local(features.states), features.mask)
 
     def evaluate(self, prepared: Potentials, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, which are zero on padding."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, zero on padding."""
         alone = torch.einsum("bktl,btl->bk", y, prepared.local)
         pairs = (y[:, :, :-1] @ self.transitions * y[:, :, 1:]).sum((2, 3))
         return -(alone + pairs)
 
     def unary_logits(self, features: Tokens) -> Tensor:
-        """Logits ``(batch, length, tags)`` of the first sum alone."""
+        """Return logits ``(batch, length, tags)`` of the first sum alone."""
         return self.prepare(features).local
 
     def log_partition(self, prepared: Potentials) -> Tensor:
-        """``log Σ_y exp(−E(x, y))`` over all tag sequences, ``(batch,)``, by the forward algorithm."""
+        """Return ``log Σ_y exp(−E(x, y))`` over all tag sequences, ``(batch,)``, by the forward algorithm."""
         local, mask = prepared
         total = local[:, 0]
         for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
@@ -65,7 +65,7 @@ class Chain(Term):
         return total.logsumexp(1)
 
     def viterbi(self, prepared: Potentials) -> Tensor:
-        """The sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
+        """Return the sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
         local, mask = prepared
         if not local.shape[1]:  # no sentence
             return local

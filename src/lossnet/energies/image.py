@@ -8,7 +8,6 @@ the energies twice differentiable in the mask and in the parameters.
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,9 @@ from lossnet.nets.fcn import Normalise, UNet, conv
 from lossnet.nets.layers import Dropout, linear
 
 __all__ = ["FeatureEnergy", "ImageEnergy"]
+
+#: logits of pixels, and an image's part of the first convolution
+_Encoded = tuple[Tensor | None, Tensor]
 
 
 class ImageEnergy(Energy):
@@ -63,13 +65,13 @@ class ImageEnergy(Energy):
         self.weights = linear(hidden[1], 1)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The image's part of the first convolution, ``(batch, filters, height, width)``."""
+        """Return the image's part of the first convolution, ``(batch, filters, height, width)``."""
         if self.size is not None and tuple(x.shape[-2:]) != tuple(self.size):
             raise ValueError(f"this energy is for images of size {self.size}, not {tuple(x.shape[-2:])}")
         return F.conv2d(self.normalise(x), self.fine.weight[:, :-1], self.fine.bias, padding=2)
 
     def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
         fine = F.silu(ops.mask_convolution(encoded, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         flat = coarse.mean((2, 3)) if self.size is None else coarse.flatten(1)
@@ -125,21 +127,20 @@ class FeatureEnergy(Energy):
         features = self._features(x)
         logits = None if self.local is None else self.local(features).squeeze(1)
         shift = F.conv2d(features, self.fine.weight[:, :-1], self.fine.bias, padding=2)
-        return _Encoded(logits, shift)
+        return logits, shift
 
     def evaluate(self, encoded: _Encoded, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
-        fine = F.silu(ops.mask_convolution(encoded.shift, y, self.fine.weight[:, -1:]))
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
+        logits, shift = encoded
+        fine = F.silu(ops.mask_convolution(shift, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         sums = torch.cat([fine.sum((2, 3)), coarse.sum((2, 3))], 1)
         means = torch.cat([fine.mean((2, 3)), coarse.mean((2, 3))], 1)
         energies: Tensor = (self.patches(sums) + self.whole(means)).view(y.shape[:2])
-        if encoded.logits is not None:
-            energies = energies - torch.einsum("bkhw,bhw->bk", y, encoded.logits)
-        return energies
+        return energies if logits is None else energies - torch.einsum("bkhw,bhw->bk", y, logits)
 
     def unary_logits(self, x: Tensor) -> Tensor:
-        """Logits of ``P(y_i = 1) ∝ exp(−E)`` of the first sum alone, ``(batch, height, width)``."""
+        """Return logits of ``P(y_i = 1) ∝ exp(−E)`` of the first sum alone, ``(batch, height, width)``."""
         if self.local is None:
             return super().unary_logits(x)
         logits: Tensor = self.local(self._features(x))
@@ -151,10 +152,3 @@ class FeatureEnergy(Energy):
         assert self._shared is not None
         with torch.no_grad():
             return self._shared[0].features(x)
-
-
-class _Encoded(NamedTuple):
-    """What `FeatureEnergy` needs of an image: logits of pixels, and its part of the first convolution."""
-
-    logits: Tensor | None
-    shift: Tensor

@@ -1,4 +1,4 @@
-"""The global energy of a label set: which labels belong together."""
+"""Terms of label sets: every label alone given the input, and which labels belong together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,34 @@ from lossnet import ops
 from lossnet.energies.base import Term
 from lossnet.nets.layers import InputLayer, linear
 
-__all__ = ["LabelInteraction"]
+__all__ = ["LabelInteraction", "Local"]
+
+
+class Local(Term):
+    """``Σ_i y_i b_iᵀ T(x)`` (SEAL Eq. 2, first part).
+
+    >>> import torch
+    >>> term = Local(features=2, labels=3)
+    >>> term.evaluate(term.prepare(torch.ones(1, 2)), torch.zeros(1, 4, 3))
+    tensor([[0., 0., 0., 0.]], grad_fn=...)
+    """
+
+    def __init__(self, features: int, labels: int) -> None:
+        super().__init__()
+        self.weights = linear(features, labels, bias=False)
+
+    def prepare(self, features: Tensor) -> Tensor:
+        """Return the energy of each label alone, ``(batch, labels)``."""
+        prepared: Tensor = self.weights(features)
+        return prepared
+
+    def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
+        return ops.weighted_sum(y, prepared)
+
+    def unary_logits(self, features: Tensor) -> Tensor:
+        """Return logits of ``P(y_i = 1) ∝ exp(−E_local)``, ``(batch, labels)``."""
+        return -self.prepare(features)
 
 
 class LabelInteraction(Term):
@@ -29,13 +56,13 @@ class LabelInteraction(Term):
         self.condition = None if features is None else linear(features, hidden, bias=False)
 
     def prepare(self, features: Tensor) -> Tensor | None:
-        """``U T(x)`` as ``(batch, 1, hidden)``, or nothing."""
+        """Return ``U T(x)`` as ``(batch, 1, hidden)``, or None without it."""
         if self.condition is None:
             return None
         shift: Tensor = self.condition(features)
         return shift.unsqueeze(1)
 
     def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
-        """``vᵀ softplus(M y + U T(x))`` of candidates ``(batch, K, labels)``, ``(batch, K)``."""
+        """Return ``vᵀ softplus(M y + U T(x))`` of candidates ``(batch, K, labels)``, ``(batch, K)``."""
         mixing, weights = self.mixing.weight, self.weights.weight
         return ops.label_interaction(y, mixing, weights, shift=prepared, training=self.training)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +11,8 @@ from lossnet.nets.recurrent import Tokens, read, turned
 
 __all__ = ["TagLM"]
 
+#: mask and lengths of sentences, and what their words add to the LSTM's inputs
+_Prepared = tuple[Tensor, Tensor, Tensor | None]
 #: added to probabilities before their logarithm: an output of all zeros has an energy, and a gradient
 _TINY = 1e-12
 
@@ -55,34 +55,28 @@ class TagLM(Term):
         self.weight = weight
 
     def prepare(self, features: Tokens) -> _Prepared:
-        """Lengths of the sentences, and what their words add to the LSTM's inputs."""
         lengths = features.mask.sum(1)
         if self.words is None:
-            return _Prepared(features.mask, lengths, None)
+            return features.mask, lengths, None
         words = self.words(features.words)
-        return _Prepared(features.mask, lengths, turned(words, lengths) if self.backward else words)
+        return features.mask, lengths, turned(words, lengths) if self.backward else words
 
     def evaluate(self, prepared: _Prepared, y: Tensor) -> Tensor:
-        """Energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, which are zero on padding."""
+        """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, zero on padding."""
         batch, count, length, _ = y.shape
-        lengths = prepared.lengths.repeat_interleave(count)
+        mask, lengths, words = prepared
+        lengths = lengths.repeat_interleave(count)
         y = y.flatten(0, 1)
         if self.backward:
             y = turned(y, lengths)
         inputs = self.tags(y)
-        if prepared.words is not None:
-            inputs = inputs + prepared.words.repeat_interleave(count, 0)
+        if words is not None:
+            inputs = inputs + words.repeat_interleave(count, 0)
         start = self.start.expand(batch * count, 1, -1)
         states = read(self.lstm, torch.cat([start, inputs], 1))  # state t has read what is before token t
         following = self.head(states).softmax(-1)
         agreement = (y * following[:, :-1, :-1]).sum(-1)
         ends = following[..., -1].gather(1, lengths.unsqueeze(1))
         likely = torch.log(torch.cat([agreement, ends], 1) + _TINY).view(batch, count, length + 1)
-        counted = torch.cat([prepared.mask, prepared.mask[:, :1]], 1).unsqueeze(1)  # the end always
+        counted = torch.cat([mask, mask[:, :1]], 1).unsqueeze(1)  # the end always
         return -self.weight * torch.where(counted, likely, 0).sum(2)
-
-
-class _Prepared(NamedTuple):
-    mask: Tensor
-    lengths: Tensor
-    words: Tensor | None

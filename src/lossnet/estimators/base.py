@@ -1,11 +1,11 @@
-"""What all estimators share: parameters, fitting by `lossnet.run`, and pickling as a model's files."""
+"""Base class of estimators: parameters, fitting by `lossnet.run`, and pickling as a model's files."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, make_dataclass
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.build import check_names, default_loss
-from lossnet.data import Examples, Source, Weighted, hold_out
+from lossnet.data import DataError, Embeddings, Examples, Weighted, hold_out, read_embeddings
 from lossnet.decoding import Decoder
 from lossnet.inputs import Fitting
 from lossnet.loading import Loaded
@@ -28,13 +28,22 @@ from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "WordEstimator"]
 
-#: what is fitted, but not kept: a pickle does without it
+#: what networks see of tokens beside the word, unless the parameter ``features`` says otherwise
+_FEATURES = "case,characters"
+_POSSIBLE = ("case", "shape", "characters")
+#: attributes that are not pickled
 _TRANSIENT = ("_trainer", "_double")
 
+#: every field of `Settings` as a parameter
+_AllSettings: Any = make_dataclass(
+    "_AllSettings", [(one.name, Any, None) for one in fields(Settings)], kw_only=True, eq=False, repr=False
+)
 
-class Estimator(BaseEstimator):  # type: ignore[misc]
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators.
 
     Every field of `Settings` is a parameter too, None for its default: ``task_hidden=64``, ``samples=5``.
@@ -43,91 +52,72 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     Args:
         method: how to train; see ``lossnet methods``.
         loss: of that method; its first by default.
-        epochs: at most so many.
+        epochs: the most epochs.
         batch_size: instances in a batch.
-        learning_rate: of all networks that ``task_lr`` and ``energy_lr`` do not say otherwise of.
+        learning_rate: of all networks; ``task_lr`` and ``energy_lr`` take precedence.
         task_net: a network of your own from inputs to logits: a module, which is copied, or a class or
             function that makes one; see `lossnet.own.OwnParts`.
         energy: an energy of your own, in the same ways: any module that maps inputs and candidates
             ``(n, K, *outputs)`` to energies ``(n, K)``.
-        frozen_energy: whether that energy stays as it is, such as one that was trained elsewhere; for method
-            ``seal``.
+        frozen_energy: do not train that energy, such as one that was trained elsewhere; for method ``seal``.
         optimizer: a class of optimizers, or a function of parameters and ``lr``; AdamW by default.
         scheduler: makes a learning rate scheduler of an optimizer; by default rates are cut on plateaus.
         callbacks: called with each epoch's entry of ``history_``; one that returns True ends training.
         decode: how outputs are chosen from probabilities: a decoder, or a name such as ``"expected-f1"``; see
             `lossnet.decoding`.
-        validation_fraction: the share of instances that choose the best epoch and the threshold and are not
-            trained on; 0 to choose on the training instances.  Instances given for that to ``fit``, as
-            ``X_val`` and ``y_val``, take their place.
-        random_state: decides everything random.
+        validation_fraction: the share of instances that are held out to choose the best epoch and the
+            threshold, unless ``X_val`` and ``y_val`` are given to ``fit``; 0 to choose on those trained on.
+        random_state: seed of everything random.
         device: cpu, cuda, or auto, which takes a GPU where there is one.
-        threads: CPU threads of fitting and predicting; None to leave PyTorch's number as it is.
+        threads: CPU threads of fitting and predicting; None for PyTorch's number.
         progress: show progress bars.
         settings: fields of `Settings`, by name.
+
+    Attributes:
+        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
+        history_: an entry for each epoch.
+        n_iter_: the number of epochs.
     """
 
-    def __init__(
-        self,
-        *,
-        method: str = "seal",
-        loss: str | None = None,
-        epochs: int = 100,
-        batch_size: int = 32,
-        learning_rate: float = 1e-3,
-        task_net: Factory | None = None,
-        energy: Factory | None = None,
-        frozen_energy: bool = False,
-        optimizer: Callable[..., Optimizer] | None = None,
-        scheduler: Callable[[Optimizer], Any] | None = None,
-        callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] | None = None,
-        decode: str | Decoder | None = None,
-        validation_fraction: float = 0.1,
-        random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-        threads: int | None = 1,
-        progress: bool = False,
-        **settings: Any,
-    ) -> None:
-        self.method = method
-        self.loss = loss
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.task_net = task_net
-        self.energy = energy
-        self.frozen_energy = frozen_energy
-        self.optimizer = optimizer
-        self.scheduler = scheduler
-        self.callbacks = callbacks
-        self.decode = decode
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.threads = threads
-        self.progress = progress
-        for name in _OTHER_SETTINGS:
-            setattr(self, name, settings.pop(name, None))
-        if settings:
-            kind = type(self).__name__
-            raise TypeError(f"{kind} has no parameter {next(iter(settings))!r}; see {kind}().get_params()")
+    method: str = "seal"
+    loss: str | None = None
+    epochs: int = 100
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    task_net: Factory | None = None
+    energy: Factory | None = None
+    frozen_energy: bool = False
+    optimizer: Callable[..., Optimizer] | None = None
+    scheduler: Callable[[Optimizer], Any] | None = None
+    callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] | None = None
+    decode: str | Decoder | None = None
+    validation_fraction: float = 0.1
+    random_state: int | np.random.RandomState | None = None
+    device: str = "auto"
+    threads: int | None = 1
+    progress: bool = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__init__" in cls.__dict__:
-            _spell_out(cls.__dict__["__init__"], inspect.signature(super(cls, cls).__init__))
-
-    model_: Model
-    history_: list[dict[str, Any]]
-    n_iter_: int
-    _trainer: Trainer | None
-    #: the fitted model and its copy in float64, once somebody has predicted
-    _double: list[Model]
+    model_: Model = field(init=False)
+    history_: list[dict[str, Any]] = field(init=False)
+    n_iter_: int = field(init=False)
+    _trainer: Trainer | None = field(init=False, default=None)
+    #: the fitted model in float64, once it has predicted; in a list, since predicting must set no attribute
+    _double: list[Model] = field(init=False)
 
     # ------------------------------------------------------------------ fitting
 
-    def _fit(self, data: Examples, sample_weight: Any, valid: Examples | None) -> Self:
-        """Train anew; where some instances are held out, labels keep their shares."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
+        """Train anew.
+
+        ``sample_weight`` ``(n,)`` is what instances count in losses, relative to one another; where a loss is
+        computed of all instances at once, a weight of 2 is an instance given twice.  Those of weight 0 are
+        left out.  ``X_val`` and ``y_val`` are instances to validate on; without them some are held out, so
+        that labels keep their shares.
+        """
+        if (X_val is None) != (y_val is None):
+            raise ValueError("give X_val and y_val together, or neither")
+        data = self._examples(X, y, first=True)
+        valid = None if X_val is None else self._examples(X_val, y_val)
         run = self._run()
         rows, weights = _weighted_rows(len(data), sample_weight)
         if valid is not None:
@@ -146,26 +136,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self._trainer, self._double = None, []
         return self
 
-    @staticmethod
-    def _validates(X_val: Any, y_val: Any) -> bool:
-        """Whether instances to validate on were given to ``fit``; half of them is refused."""
-        if (X_val is None) != (y_val is None):
-            raise ValueError("give X_val and y_val together, or neither")
-        return X_val is not None
+    def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
+        """Return instances given to `fit`; the ``first`` decide what later ones must be like."""
+        raise NotImplementedError
 
     def _partial_fit(self, data: Examples, sample_weight: Any) -> Self:
-        """Pass once over some instances, from where the last pass left the networks and optimizers."""
+        """Train for one epoch, with the networks and optimizers of the last call, if any."""
         run = self._run()
         with self._threads():
             model = self.model_ if hasattr(self, "model_") else new_model(run, self._loaded(data, data))
-            trainer = getattr(self, "_trainer", None) or trainer_of(model, run)
+            trainer = self._trainer or trainer_of(model, run)
             rows, weights = _weighted_rows(len(data), sample_weight)
             (prepared,) = model.task.prepare([data.take(rows)])
             part: Examples | Weighted = prepared
             if weights is not None:
                 part = Weighted(part, torch.as_tensor(weights / weights.mean(), dtype=torch.float32))
             losses = trainer.pass_over(part)
-        # Only now: what was refused leaves no model behind that has learned nothing.
+        # Only now, so that data that are refused leave no untrained model behind.
         self.model_, self._trainer, self._double = model, trainer, []
         self.history_ = getattr(self, "history_", [])
         self.history_.append({"losses": losses})
@@ -173,9 +160,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _run(self) -> Run:
-        names = ("epochs", "batch_size", *_OTHER_SETTINGS)
         values: dict[str, Any] = dict.fromkeys(("task_lr", "energy_lr"), self.learning_rate)
-        values |= {name: value for name in names if (value := getattr(self, name)) is not None}
+        given = {one.name: getattr(self, one.name) for one in fields(Settings)}
+        values |= {name: value for name, value in given.items() if value is not None}
         plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
         loss = default_loss(self.method) if self.loss is None else self.loss
         check_names(self.method, loss)
@@ -194,19 +181,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _loaded(self, train: Examples, valid: Examples) -> Loaded:
-        """Training and validation data as a run wants them."""
+        """Return training and validation data as a run takes them."""
         assert valid.target is not None
         if valid.target.is_empty:
             valid = train  # no label in the few rows held out: F1 would be undefined
-        return Loaded.from_parts(train, valid, fitting=self._fitting(train.source))
+        return Loaded.from_parts(train, valid, fitting=self._fitting())
 
-    def _fitting(self, source: Source) -> Fitting:
-        """What is said of reading inputs beside the data."""
+    def _fitting(self) -> Fitting:
+        """Return options for reading inputs."""
         return Fitting()
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
-        """Compute with so many threads as were asked for, in here."""
+        """Compute with the asked number of threads within the context."""
         if self.threads is not None and not self.threads > 0:
             raise ValueError(f"threads must be above 0, or None, not {self.threads}")
         before = torch.get_num_threads()
@@ -224,20 +211,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             return self._predictor().probabilities(data, find_device(self.device))[0].cpu()
 
     def _predictor(self) -> Model:
-        """The model that predicts."""
+        """Return the model that predicts."""
         return self.model_
-
-    def _precise(self) -> Model:
-        """The model in float64, made once: float32 rounds a row by its place among others.
-
-        Networks of somebody's own predict in the precision that they were written for.
-        """
-        model = self.model_
-        if set(model.method.predictors) & set(model.task.own.names):
-            return model
-        if not self._double or self._double[0] is not model:
-            self._double[:] = model, model.double()
-        return self._double[1]
 
     def _decoded(self, data: Examples) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
@@ -251,10 +226,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     # ------------------------------------------------------------------ pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return parameters and what was learned, the model as the bytes of its files: safetensors and JSON.
+        """Return parameters and fitted attributes, the model as the bytes of its files: safetensors and JSON.
 
-        Optimizers are left out: ``partial_fit`` then starts with new ones.  Parts of your own are kept as
-        what was given for them, a module or the name of a class or function.
+        Optimizers are left out, so that ``partial_fit`` starts with new ones.  Parts of your own are kept as
+        they were given: a module, or the name of a class or function.
         """
         state = {name: value for name, value in super().__getstate__().items() if name not in _TRANSIENT}
         if "model_" in state:
@@ -270,8 +245,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class WordEstimator(Estimator):
+    """Base class of estimators whose inputs may be sentences.
+
+    Args:
+        embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
+            `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
+            other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
+            and are part of the model: predicting needs no file.
+        parameters: those of `Estimator`; the setting ``features`` is what networks see of tokens beside the
+            word, ``"case,characters"`` by default.
+    """
+
+    embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
+
+    def _fitting(self) -> Fitting:
+        names = tuple(name.strip() for name in (self.features or _FEATURES).split(","))
+        strange = [name for name in names if name not in _POSSIBLE]
+        if strange:
+            raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
+        return Fitting(features=names, tables=_tables(self.embeddings))
+
+
 def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """The rows that count, and their weights, if they differ: a weight of 0 is an instance left out."""
+    """Return the rows whose weight is not 0, and their weights, if any are given."""
     if sample_weight is None:
         return np.arange(count), None
     rows = np.empty((count, 0))
@@ -280,27 +278,16 @@ def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], N
     return kept, weights[kept]
 
 
-def _spell_out(init: Callable[..., None], rest: inspect.Signature) -> None:
-    """Show the parameters that ``**`` stands for in a constructor's signature.
-
-    scikit-learn reads the names of parameters there.
-    """
-    own = inspect.signature(init)
-    several = inspect.Parameter.VAR_KEYWORD
-    parameters = {name: one for name, one in own.parameters.items() if one.kind is not several}
-    parameters |= {name: one for name, one in rest.parameters.items() if name not in parameters}
-    init.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
-
-
-#: settings that `Estimator` does not have in its own words
-_OTHER_SETTINGS = tuple(
-    one.name
-    for one in dataclasses.fields(Settings)
-    if one.name not in inspect.signature(Estimator.__init__).parameters
-)
-_spell_out(
-    Estimator.__init__,
-    inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in _OTHER_SETTINGS]
-    ),
-)
+def _tables(embeddings: Any) -> list[Embeddings]:
+    if not isinstance(embeddings, Mapping):
+        paths = [embeddings] if isinstance(embeddings, str | PathLike) else embeddings or ()
+        return [read_embeddings(path) for path in paths]
+    rows = {str(word): np.asarray(vector, dtype=np.float32).ravel() for word, vector in embeddings.items()}
+    if not rows:
+        raise DataError("embeddings are empty; give words and their vectors, or leave them out")
+    (first, row), *others = rows.items()
+    for word, other in others:
+        if len(other) != len(row):
+            what = f"the vector of {word!r} has {len(other)} numbers, that of {first!r} {len(row)}"
+            raise DataError(f"{what}; they must have as many")
+    return [Embeddings("embeddings", tuple(rows), np.stack(list(rows.values())))]

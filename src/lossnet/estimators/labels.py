@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
-from lossnet.estimators.words import WordEstimator
+from lossnet.estimators.base import WordEstimator
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
 from lossnet.scores import F1
@@ -22,6 +23,7 @@ __all__ = ["MultiLabelClassifier"]
 _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_finite": "allow-nan"}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc]
     """Predict sets of labels, with a network that a learned energy taught which labels belong together.
 
@@ -43,14 +45,12 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
             finds it by how ``X`` looks.
         parameters: those of all estimators, see `lossnet.estimators.base.Estimator`; and ``embeddings`` for
-            sentences, see `lossnet.estimators.words.WordEstimator`.
+            sentences, see `lossnet.estimators.base.WordEstimator`.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.
         multilabel_: whether rows have sets of labels.
         inputs_: the kind of ``X``.
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
         n_features_in_: columns of ``X``, if it has feature vectors.
         feature_names_in_: their names, if ``X`` was a data frame.
 
@@ -70,38 +70,24 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
            [0, 0]])
     """
 
-    def __init__(self, *, inputs: str = "auto", **parameters: Any) -> None:
-        super().__init__(**parameters)
-        self.inputs = inputs
+    inputs: str = "auto"
 
-    classes_: NDArray[Any]
-    multilabel_: bool
-    inputs_: str
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-    _framed: bool
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train anew.
-
-        ``sample_weight`` ``(n,)`` is what rows count in losses, relative to one another; where a loss is
-        computed of all rows at once, a weight of 2 is a row given twice.  Rows of weight 0 are left out.
-        """
-        validates = self._validates(X_val, y_val)
-        data = self._data(X, y, first=True)
-        valid = self._data(X_val, y_val) if validates else None
-        return self._fit(data, sample_weight, valid)
+    classes_: NDArray[Any] = field(init=False)
+    multilabel_: bool = field(init=False)
+    inputs_: str = field(init=False)
+    n_features_in_: int = field(init=False)
+    feature_names_in_: NDArray[Any] = field(init=False)
+    _framed: bool = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Pass once over rows that come bit by bit, without validation; the threshold stays as it is, 0.5.
+        """Train for one epoch on a batch of rows, without validation; the threshold stays 0.5.
 
         The first call with a ``y`` ``(n,)`` must be given all ``classes``; label sets have a column for each
-        label anyway.  Words and characters of sentences are those of the first call.
-        Methods of several stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``)
-        train each on all data, and are refused.
+        label anyway.  Words and characters of sentences are those of the first call.  Methods of several
+        stages (``spen``, ``nce-energy``, ``infnet``, ``seal-static``) need all data at once, and are refused.
         """
         first = not hasattr(self, "model_")
-        return self._partial_fit(self._data(X, y, first, classes, partial=True), sample_weight)
+        return self._partial_fit(self._examples(X, y, first, classes, partial=True), sample_weight)
 
     def predict_proba(self, X: Any) -> Any:
         """Return probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1."""
@@ -126,7 +112,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         check_is_fitted(self, "model_")
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))
-        (data,) = self.model_.task.prepare([self._data(X, y)])
+        (data,) = self.model_.task.prepare([self._examples(X, y)])
         assert data.target is not None
         truth = data.target.batch(np.arange(len(data)))
         labelled = (truth.sum(1) > 0).numpy()
@@ -139,7 +125,16 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     # ------------------------------------------------------------------ what users give and get
 
     def _predictor(self) -> Model:
-        return self._precise()  # users may compare rows with the same rows among others
+        """Return the model in float64, made once: float32 rounds a row by its place among others.
+
+        Networks of your own predict in their own precision.
+        """
+        model = self.model_
+        if set(model.method.predictors) & set(model.task.own.names):
+            return model
+        if not self._double:
+            self._double.append(model.double())
+        return self._double[0]
 
     def _read(self, x: Any) -> Examples:
         check_is_fitted(self, "model_")
@@ -147,44 +142,43 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             x = validate_data(self, x, reset=False, **_FEATURE_CHECKS)
         return super()._read(x)
 
-    def _data(
+    def _examples(
         self, X: Any, y: Any, first: bool = False, classes: Any = None, partial: bool = False
     ) -> Examples:
         columns = getattr(y, "columns", None)
         if first:
             self.inputs_ = self._kind_of(X)
-        kind, source = Input.kinds[self.inputs_], None
+        kind = Input.kinds[self.inputs_]
         if issubclass(kind, Features):
             X, y = validate_data(self, X, y, reset=first, multi_output=True, **_FEATURE_CHECKS)
             names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
-            source = FeatureTable(X, list(names))
+            source: Source = FeatureTable(X, list(names))
         else:
             source = kind.collect(X)
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
         if first:
             self._learn_labels(y, columns, classes, partial)
         elif self._framed and columns is not None and list(columns) != list(self.classes_):
-            raise ValueError(
-                f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
-            )
+            what = f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
+            raise ValueError(what)
         return Examples(source, LabelTable(self._sets(y), [str(name) for name in self.classes_]))
 
     def _kind_of(self, X: Any) -> str:
-        """The kind of inputs that was asked for, or that these look like."""
+        """Return the kind of inputs that was asked for, or that these look like."""
         if self.inputs == "auto":
-            # What looks like nothing is left to scikit-learn to complain about.
+            # Where none fits, scikit-learn says what is wrong with X as features.
             return next((name for name, kind in Input.kinds.items() if kind.accepts(X)), Features.kind)
         if self.inputs not in Input.kinds:
             raise ValueError(f"no inputs {self.inputs!r}; choose auto, {', '.join(Input.kinds)}")
         return self.inputs
 
-    def _fitting(self, source: Source) -> Fitting:
+    def _fitting(self) -> Fitting:
         if self.embeddings is not None and self.inputs_ != Words.kind:
             raise ValueError(f"embeddings are for sentences, and X has {Input.kinds[self.inputs_].summary}")
-        return super()._fitting(source)
+        return super()._fitting()
 
     def _learn_labels(self, y: Any, columns: Any, classes: Any, partial: bool) -> None:
-        """What the labels are, from the first ``y``."""
+        """Learn from the first ``y`` what the labels or classes are."""
         check_classification_targets(y)
         # One column of 0 and 1 is a set of at most one label; one of anything else, classes in a column.
         single = y.ndim == 2 and y.shape[1] == 1 and not (sparse.issparse(y) or np.isin(y, (0, 1)).all())
@@ -200,7 +194,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             self.classes_ = np.unique(column_or_1d(y, warn=True) if classes is None else classes)
 
     def _sets(self, y: Any) -> Any:
-        """Label sets ``(n, labels)`` of 0 and 1; of one label each, where rows have classes."""
+        """Return label sets ``(n, labels)`` of 0 and 1; of one label each, where rows have classes."""
         if self.multilabel_:
             if y.ndim != 2 or y.shape[1] != len(self.classes_):
                 raise ValueError(f"y has the shape {y.shape}; it needs {len(self.classes_)} columns")

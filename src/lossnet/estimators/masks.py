@@ -21,11 +21,7 @@ class Segmenter(Estimator):
     255, or floats from 0 to 1.  Masks ``y`` are ``(n, height, width)`` of 0 and 1, or 0 and 255.  Images to
     predict may have another size.
 
-    Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`.
-
-    Attributes:
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
+    Parameters and attributes are those of all estimators, see `lossnet.estimators.base.Estimator`.
 
     >>> import numpy as np
     >>> images = np.random.default_rng(0).random((20, 8, 8))
@@ -35,17 +31,14 @@ class Segmenter(Estimator):
     ((2, 8, 8), True)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train anew; ``sample_weight`` ``(n,)`` is what images count in losses, relative to one another."""
-        data = MaskData.from_arrays(X, y)
-        valid = MaskData.from_arrays(X_val, y_val) if self._validates(X_val, y_val) else None
-        return self._fit(data, sample_weight, valid)
+    def _examples(self, X: Any, y: Any, first: bool = False) -> MaskData:
+        return MaskData.from_arrays(X, y)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Pass once over images that come bit by bit, without validation.
+        """Train for one epoch on a batch of images, without validation.
 
-        The first call's images say how channels are normalised.  Methods of several stages (``spen``,
-        ``nce-energy``, ``infnet``, ``seal-static``) train each on all data, and are refused.
+        Channels are normalised as in the first call.  Methods of several stages (``spen``, ``nce-energy``,
+        ``infnet``, ``seal-static``) need all data at once, and are refused.
         """
         return self._partial_fit(MaskData.from_arrays(X, y), sample_weight)
 

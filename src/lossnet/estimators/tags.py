@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data import DataError, TaggedSentences
-from lossnet.estimators.words import WordEstimator
+from lossnet.estimators.base import WordEstimator
 from lossnet.scores import SPAN_F1
 from lossnet.spans import span_scores
 
@@ -21,18 +20,13 @@ class SequenceTagger(WordEstimator):
     """Predict tags, with a network that a learned energy taught which tags follow one another.
 
     Sentences ``X`` are sequences of tokens, ``y`` sequences of as many tags.  Tags that mark spans, in IOB1,
-    IOB2 or BIOES, are found out; they are BIOES inside and come back as they were given.  Sentences to
+    IOB2 or BIOES, are detected; they are BIOES inside and come back in their own scheme.  Sentences to
     predict may be texts, which are cut into tokens.
 
     There is no ``partial_fit``: words, characters and tags are counted in all sentences before training.
 
     Parameters are those of all estimators, see `lossnet.estimators.base.Estimator`, and ``embeddings``, see
-    `lossnet.estimators.words.WordEstimator`.
-
-    Attributes:
-        classes_: the tags that columns of probabilities stand for; all of BIOES where tags mark spans.
-        model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
-        history_: an entry for each epoch.
+    `lossnet.estimators.base.WordEstimator`.
 
     >>> sentences = [["Ann", "saw", "Bo"], ["Bo", "saw", "it"]] * 10
     >>> tags = [["N", "V", "N"], ["N", "V", "P"]] * 10
@@ -41,15 +35,18 @@ class SequenceTagger(WordEstimator):
     [['N', 'V', 'N']]
     """
 
-    classes_: NDArray[Any]
+    def _examples(self, X: Any, y: Any, first: bool = False) -> TaggedSentences:
+        tokens = _rows(X, "X", "tokens of each sentence")
+        if any(isinstance(sentence, str) for sentence in tokens):
+            raise DataError("a sentence is a text; give its tokens, one for each tag")
+        tags = _rows(y, "y", "tags of each sentence's tokens")
+        words, marks = (tuple(tuple(map(str, one)) for one in part) for part in (tokens, tags))
+        return TaggedSentences(words, marks)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train anew; ``sample_weight`` ``(n,)`` is what sentences count in losses, relative to another."""
-        data = _sentences(X, y)
-        valid = _sentences(X_val, y_val) if self._validates(X_val, y_val) else None
-        self._fit(data, sample_weight, valid)
-        self.classes_ = np.array(self.model_.label_names)
-        return self
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The tags that columns of probabilities stand for; all of BIOES where tags mark spans."""
+        return np.array(self.model_.label_names)
 
     def predict_proba(self, X: Any) -> list[NDArray[np.float32]]:
         """Return probabilities of each sentence's tags, ``(tokens, tags)``."""
@@ -69,25 +66,14 @@ class SequenceTagger(WordEstimator):
 
         Tags that training never saw count as well, as wrong.
         """
-        truth, predicted = _sentences(X, y).tags, self.predict(X)
+        truth, predicted = self._examples(X, y).tags, self.predict(X)
         if self.model_.task.output.metrics[0] == SPAN_F1:
             return span_scores(predicted, truth)["span_f1"]
-        right = [mine == true for mine, true in zip(chain(*predicted), chain(*truth), strict=True)]
-        return float(np.mean(right))
-
-
-def _sentences(X: Iterable[Sequence[str]], y: Iterable[Sequence[str]]) -> TaggedSentences:
-    tokens = _rows(X, "X", "tokens of each sentence")
-    if any(isinstance(sentence, str) for sentence in tokens):
-        raise DataError("a sentence is a text; give its tokens, one for each tag")
-    tags = _rows(y, "y", "tags of each sentence's tokens")
-    return TaggedSentences(
-        tuple(tuple(map(str, one)) for one in tokens), tuple(tuple(map(str, one)) for one in tags)
-    )
+        right = np.concatenate(predicted) == np.concatenate(truth)
+        return float(right.mean())
 
 
 def _rows(values: Any, name: str, wanted: str) -> list[Iterable[Any]]:
-    """What is given for each sentence."""
     if not isinstance(values, Iterable):
         raise DataError(f"{name} is {values!r}; give the {wanted}")
     rows = list(values)

@@ -17,23 +17,24 @@ What stands for the inverse Hessian:
 `Exact`              the pseudo-inverse, dense                             as many as parameters
 ===================  ====================================================  ========================
 
-(``step="auto"`` costs one product more: see `Curvature`.)  How products with the Hessian are made:
+(``step="auto"`` costs one product more: see `Curvature`.)  Products with the Hessian are made by
 `DoubleBackward` or `FiniteDifference`.  The first needs no vectors as long as the weights of a network's
 first layer: see `Layer`.
 """
 
 from lossnet.hypergradient.base import Product, Solution, Solver
-from lossnet.hypergradient.conjugate_gradient import ConjugateGradient
-from lossnet.hypergradient.curvature import Curvature
-from lossnet.hypergradient.diagonal import Diagonal
-from lossnet.hypergradient.double_backward import DoubleBackward
-from lossnet.hypergradient.exact import Exact
-from lossnet.hypergradient.finite_difference import FiniteDifference
-from lossnet.hypergradient.identity import Identity
 from lossnet.hypergradient.implicit import Hypergradient, cap, implicit_gradient
 from lossnet.hypergradient.layers import Layer
-from lossnet.hypergradient.neumann import Neumann
-from lossnet.hypergradient.rank_one import RankOne
+from lossnet.hypergradient.products import DoubleBackward, FiniteDifference
+from lossnet.hypergradient.solvers import (
+    ConjugateGradient,
+    Curvature,
+    Diagonal,
+    Exact,
+    Identity,
+    Neumann,
+    RankOne,
+)
 
 __all__ = [
     "SOLVERS",

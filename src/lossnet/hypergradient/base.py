@@ -1,4 +1,4 @@
-"""What every solver can do, and the little arithmetic that they share."""
+"""The interface of solvers, and the arithmetic that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-__all__ = ["Dot", "Product", "Solution", "Solver", "inverse"]
+__all__ = ["Dot", "Product", "Solution", "Solver", "System", "inverse"]
 
 #: ``v ↦ Hv``, both ``(n,)``, for a symmetric ``H`` that need be neither definite nor regular
 Product = Callable[[Tensor], Tensor]
@@ -19,8 +19,23 @@ Dot = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
+class System:
+    """The linear system ``H v = b``, as `Solver.solve` is given it."""
+
+    product: Product
+    vector: Tensor
+    gradient: Tensor | None = None
+    dot: Dot = torch.dot
+    largest: Tensor | None = None
+
+    def norm(self, vector: Tensor) -> Tensor:
+        """Return ``√(v · v)``, ``()``."""
+        return self.dot(vector, vector).clamp(min=0).sqrt()  # rounding may leave a little less than 0
+
+
+@dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """The answer of a solver.
 
     Attributes:
         vector: ``(n,)``, in place of ``H⁻¹ b``.
@@ -34,7 +49,7 @@ class Solution:
 
 
 class Solver(ABC):
-    """Approximates ``H⁻¹ b`` from products with ``H``; damping puts ``H + damping · I`` in its place.
+    """Base class of approximations of ``H⁻¹ b`` from products with ``H``; damping adds ``damping · I`` to it.
 
     Loops have a fixed length and no solver reads a value back from the device, so that a step can be
     captured.
@@ -49,10 +64,9 @@ class Solver(ABC):
 
     @classmethod
     def with_products(cls, count: int) -> Self:
-        """Return a solver that makes so many Hessian products, if it makes any beyond its step length's."""
+        """Return a solver of ``count`` Hessian products, if it makes any beyond those of its step length."""
         return cls()
 
-    @abstractmethod
     def solve(
         self,
         product: Product,
@@ -62,31 +76,30 @@ class Solver(ABC):
         dot: Dot = torch.dot,
         largest: Tensor | None = None,
     ) -> Solution:
-        """Approximates ``H⁻¹ vector``.
+        """Approximate ``H⁻¹ vector``.
 
         Args:
             product: ``v ↦ Hv``.
             vector: ``b``, ``(n,)``.
             gradient: the inner gradient ``g``, ``(n,)``; only solvers with `needs_gradient` read it.
             dot: the inner product of vectors.
-            largest: what `estimate` found, if it was asked before.
+            largest: the result of `estimate`, if it was asked before.
         """
+        return self._solve(System(product, vector, gradient, dot, largest))
+
+    @abstractmethod
+    def _solve(self, system: System) -> Solution: ...
 
     def estimate(self, product: Product, like: Tensor) -> Tensor | None:
-        """``|λ|max``, ``()``, from a state kept between calls, where the solver has one.
+        """Return ``|λ|max``, ``()``, from a state kept between calls, where the solver has one.
 
         The state is a vector of all parameters, and so must be those of ``product`` and ``like``, ``(n,)``.
         """
         return None
 
 
-def norm(vector: Tensor, dot: Dot) -> Tensor:
-    """``√(v · v)``, ``()``."""
-    return dot(vector, vector).clamp(min=0).sqrt()  # rounding may leave a little less than 0
-
-
 def inverse(value: Tensor) -> Tensor:
-    """``1 / value``, and 0 where that would overflow or is undefined, as in a pseudo-inverse.
+    """Return ``1 / value``, and 0 where that would overflow or is undefined, as in a pseudo-inverse.
 
     >>> inverse(torch.tensor([2.0, 0.0, float("nan")]))
     tensor([0.5000, 0.0000, 0.0000])
@@ -95,8 +108,8 @@ def inverse(value: Tensor) -> Tensor:
     return torch.where(value.abs() > smallest, value.reciprocal(), 0.0)
 
 
-def check_not_negative(**values: float) -> None:
-    """Raises for a setting below 0."""
+def check_at_least(lowest: int, **values: float) -> None:
+    """Raise a ValueError for a setting below ``lowest``."""
     for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be 0 or more, not {value}")
+        if not value >= lowest:
+            raise ValueError(f"{name} must be {lowest} or more, not {value}")

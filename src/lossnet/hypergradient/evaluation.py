@@ -1,9 +1,10 @@
-"""Extra evaluations of a loss that leave no trace: same random numbers, buffers as they were."""
+"""Evaluations and derivatives of losses, and parameters as one vector."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import cast
 
 import torch
@@ -12,11 +13,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places
 
-__all__ = ["Layout", "RandomState", "derivatives", "evaluate", "first_order"]
+__all__ = ["Layout", "derivatives", "evaluate", "first_order"]
 
 
 def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | None = None) -> Tensor:
-    """The scalar with its graph, ``()``; a callable's modules keep their buffers (batch-norm statistics).
+    """Return the scalar with its graph, ``()``; buffers (batch-norm statistics) stay as they were.
 
     The losses ``(problems,)`` of independent problems are summed, which leaves each its own derivatives.
     """
@@ -34,7 +35,7 @@ def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | Non
 
 
 def first_order(loss: Tensor, at: Sequence[Place], create_graph: bool = False) -> tuple[Tensor, ...]:
-    """The loss's gradient at each place; see `derivatives`."""
+    """Return the loss's gradient at each place; see `derivatives`."""
     return derivatives((loss,), None, at, create_graph)
 
 
@@ -44,11 +45,11 @@ def derivatives(
     at: Sequence[Place],
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """``∂ (Σ output · direction)`` at each place, 0 where nothing reaches; the graph stays usable."""
+    """Return ``∂ (Σ output · direction)`` at each place, 0 where nothing reaches; the graph stays usable."""
     if not outputs:
         return tuple(map(_zeros, at))
     with torch.autocast(outputs[0].device.type, enabled=False):  # backward has the types of the forward pass
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             outputs,
             cast("list[Tensor]", [place.output if isinstance(place, Layer) else place for place in at]),
             directions,
@@ -56,7 +57,7 @@ def derivatives(
             retain_graph=True,
             allow_unused=True,
         )
-    return tuple(_zeros(place) if part is None else part for part, place in zip(found, at, strict=True))
+    return tuple(_zeros(place) if part is None else part for part, place in zip(gradients, at, strict=True))
 
 
 def _zeros(place: Place) -> Tensor:
@@ -67,7 +68,7 @@ def _zeros(place: Place) -> Tensor:
 
 @contextmanager
 def kept_buffers() -> Iterator[None]:
-    """Puts back the buffers of every module called inside, whoever calls it.
+    """Restore the buffers of every module called inside.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> with kept_buffers():
@@ -93,27 +94,12 @@ def kept_buffers() -> Iterator[None]:
                 module._buffers[name] = buffer
 
 
-class RandomState:
-    """Torch's random numbers on the CPU and on a tensor's device, as they are now."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.cpu = torch.get_rng_state()
-        self.device = like.device if like.is_cuda else None
-        self.cuda = torch.cuda.get_rng_state(self.device) if self.device is not None else None
-
-    def restore(self) -> None:
-        """Draws begin again from here."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None and self.device is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
-
-
 class Layout:
     """Parameters end to end in one vector ``(n,)``, in their common precision and at least float32.
 
     The weights of each of ``layers`` are given by a ``D`` that stands for ``Dᵀ X``: it has fewer entries, is
     what differentiation finds, and moves the layer's output by ``X Xᵀ D``.  The inner product is still that
-    of the weights.  The *whole* vector has all parameters as they are.
+    of the weights.  The *whole* vector has all parameters themselves.
 
     The first axis of several ``problems``' parameters stays: vectors are ``(problems, n)`` and their inner
     products ``(problems, 1)``.  There are no layers then.
@@ -139,23 +125,21 @@ class Layout:
         self.starts, self.lengths = list(runs), list(runs.values())
         self.whole_sizes = [parameter.numel() // (problems or 1) for parameter in self.parameters]
         self.whole_shape = (*self.first, sum(self.whole_sizes))
-        self.dtype = torch.float32
-        for parameter in self.parameters:
-            self.dtype = torch.promote_types(self.dtype, parameter.dtype)
+        self.dtype = reduce(torch.promote_types, [one.dtype for one in self.parameters], torch.float32)
         self.grams = {index: layer.gram.to(self.dtype) for index, layer in self.layers.items()}
 
     def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The vector of a gradient at each place."""
+        """Return the vector of a gradient at each place."""
         return torch.cat([gradient.reshape(*self.first, -1).to(self.dtype) for gradient in gradients], -1)
 
     def split(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """How a vector moves each place."""
+        """Return how a vector moves each place."""
         parts = vector.split_with_sizes(self.sizes, -1)
         moves = [self._move(index, part).view(self.shapes[index]) for index, part in enumerate(parts)]
         return tuple(move.to(like.dtype) for move, like in zip(moves, self.parameters, strict=True))
 
     def dot(self, first: Tensor, second: Tensor) -> Tensor:
-        """The inner product of two vectors, ``()``."""
+        """Return the inner product of two vectors, ``()``."""
         if self.first:
             return (first * second).sum(-1, keepdim=True)
         if not self.layers:
@@ -165,11 +149,11 @@ class Layout:
         return torch.stack([torch.dot(a, self._move(index, b)) for index, (a, b) in indexed]).sum()
 
     def flatten_whole(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The whole vector of a gradient at each place."""
+        """Return the whole vector of a gradient at each place."""
         return self.flatten(Gradient(tuple(gradients), self.layers).whole)
 
     def split_whole(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """How a whole vector moves each place."""
+        """Return how a whole vector moves each place."""
         parts = zip(vector.split(self.whole_sizes, -1), self.parameters, strict=True)
         changes = [part.view(parameter.shape).to(parameter.dtype) for part, parameter in parts]
         indexed = enumerate(changes)

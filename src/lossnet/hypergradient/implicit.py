@@ -10,12 +10,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Solver, check_not_negative, inverse, norm
-from lossnet.hypergradient.double_backward import Derivatives, DoubleBackward, Products
+from lossnet.hypergradient.base import Solver, System, check_at_least, inverse
 from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
-from lossnet.hypergradient.finite_difference import FiniteDifference
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers, within
-from lossnet.hypergradient.neumann import Neumann
+from lossnet.hypergradient.products import DoubleBackward, FiniteDifference, Products
+from lossnet.hypergradient.solvers import Neumann
 
 __all__ = ["Hypergradient", "cap", "implicit_gradient"]
 
@@ -29,10 +28,7 @@ class Hypergradient:
 
     Attributes:
         gradients: ``dL_outer/dφ``, like the outer parameters: the sum of both terms.
-        explicit_term: ``∂φ L_outer``; ``explicit`` has it like the outer parameters, and is made when asked
-            for, from a layer's input as it was.
-        implicit_term: ``−∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer``, capped if asked for; likewise
-            ``implicit``.
+        explicit_term, implicit_term: `explicit` and `implicit` at the outputs of thin layers.
         explicit_norm: of the explicit term.
         implicit_norm: of the implicit term, before the cap.
         cosine: between the two; 0 where one vanishes.
@@ -73,7 +69,7 @@ def implicit_gradient(
     total: Total | None = None,
     problems: int | None = None,
 ) -> Hypergradient:
-    """``dL/dφ = ∂φ L_outer − ∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer`` (UAI Eq. 3).
+    """Return ``dL/dφ = ∂φ L_outer − ∂φ∂θ L_inner · [∂θ² L_inner]⁻¹ · ∂θ L_outer`` (UAI Eq. 3).
 
     Writes no ``.grad``.  Parameters that a loss does not reach get zeros; one may be both inner and outer.
 
@@ -92,8 +88,8 @@ def implicit_gradient(
             (`ConjugateGradient` has it for free).
         total: where each of several processes has a part of both losses, which are the sums of these: what
             sums tensors over the processes.  All of them must call this function, and all get the same.
-        problems: so many independent problems side by side: losses are ``(problems,)``, all parameters and
-            the numbers in the answer have a first axis of that length.  By `DoubleBackward`, and with
+        problems: the number of independent problems side by side: losses are ``(problems,)``, all parameters
+            and the numbers in the answer have a first axis of that length.  By `DoubleBackward`, and with
             solvers that do not look at single parameters.
 
     >>> theta, phi = torch.tensor(3.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
@@ -103,8 +99,12 @@ def implicit_gradient(
     (tensor(6.),)
     """
     inner_params, outer_params = tuple(inner_params), tuple(outer_params)
-    _check_parameters(inner_params, "inner")
-    _check_parameters(outer_params, "outer")
+    for name, params in (("inner", inner_params), ("outer", outer_params)):
+        if not params:
+            raise ValueError(f"no {name} parameters")
+        if frozen := [index for index, parameter in enumerate(params) if not parameter.requires_grad]:
+            what = f"{name} parameters {frozen} do not require gradients"
+            raise ValueError(f"{what}; their hypergradient would be 0")
     solver = Neumann() if solver is None else solver
     if problems is not None:
         _check_problems(problems, (*inner_params, *outer_params), solver, products)
@@ -115,33 +115,30 @@ def implicit_gradient(
     parameters, count = (*inner_params, *outer_params), len(inner_params)
     layers = thin_layers(loss, parameters) if thin else {}
     firsts = first_order(loss, places(parameters, layers))
-    del loss  # and its graph, unless somebody else keeps it
+    del loss  # and its graph, unless the caller keeps it
     both = Gradient(firsts if total is None else total(firsts), layers)
     slope, known = both.part(0, count), both.part(count, len(parameters))
     if callable(inner):  # which may put other inputs in the place of those
         known = known.at({})
     rest = (inner, inner_params, outer_params, slope, known, solver, residual, total, problems)
-    if products is not None:
-        implicit, curvature, unsolved = _implicit(products, *rest)
-    else:
-        try:
-            implicit, curvature, unsolved = _implicit(DoubleBackward(), *rest)
-        except RuntimeError as error:
-            if not _lacks_second_derivative(error):
-                raise
-            if not callable(inner):
-                raise RuntimeError(
-                    "the inner loss has a kernel without a second derivative: pass a callable that returns "
-                    "the loss, for finite differences, or make the loss inside "
-                    "torch.backends.cudnn.flags(enabled=False) or sdpa_kernel(SDPBackend.MATH)"
-                ) from error
-            implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
+    try:
+        implicit, curvature, unsolved = _implicit(first_try, *rest)
+    except RuntimeError as error:
+        if products is not None or not _lacks_second_derivative(error):
+            raise
+        if not callable(inner):
+            raise RuntimeError(
+                "the inner loss has a kernel without a second derivative: pass a callable that returns "
+                "the loss, for finite differences, or make the loss inside "
+                "torch.backends.cudnn.flags(enabled=False) or sdpa_kernel(SDPBackend.MATH)"
+            ) from error
+        implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
     with torch.no_grad():
         explicit = known.at(implicit.layers)
         explicit_norm, implicit_norm = explicit.norm(problems), implicit.norm(problems)
         cosine = explicit.dot(implicit, problems) * inverse(explicit_norm) * inverse(implicit_norm)
         if max_norm_ratio is not None:
-            shortened = _shortened(implicit.parts, implicit_norm, explicit_norm, max_norm_ratio, problems)
+            shortened = _shortened(implicit.parts, implicit_norm, explicit_norm, max_norm_ratio)
             implicit = Gradient(shortened, implicit.layers)
         parts = tuple(e + i for e, i in zip(explicit.parts, implicit.parts, strict=True))
         gradients = Gradient(parts, implicit.layers).whole
@@ -152,7 +149,7 @@ def implicit_gradient(
 def cap(
     implicit: Sequence[Tensor], explicit: Sequence[Tensor], max_norm_ratio: float, problems: int | None = None
 ) -> tuple[Tensor, ...]:
-    """The implicit term, shortened where needed to ``max_norm_ratio`` times the explicit term's norm.
+    """Return the implicit term, shortened where needed to ``max_norm_ratio`` times the explicit term's norm.
 
     A term that is not finite is dropped.  Without an explicit term nothing is left of the implicit one.  Each
     of several ``problems`` has its own norms.
@@ -161,41 +158,23 @@ def cap(
     (tensor([1.2000, 1.6000]),)
     """
     length, longest = (Gradient(tuple(term), {}).norm(problems) for term in (implicit, explicit))
-    return _shortened(implicit, length, longest, max_norm_ratio, problems)
+    return _shortened(implicit, length, longest, max_norm_ratio)
 
 
 def _shortened(
-    implicit: Sequence[Tensor],
-    length: Tensor,
-    explicit_length: Tensor,
-    max_norm_ratio: float,
-    problems: int | None,
+    implicit: Sequence[Tensor], length: Tensor, explicit_length: Tensor, max_norm_ratio: float
 ) -> tuple[Tensor, ...]:
-    """`cap` where both norms are known."""
-    check_not_negative(max_norm_ratio=max_norm_ratio)
+    """Return `cap`, given both norms, ``()`` or ``(problems,)``."""
+    check_at_least(0, max_norm_ratio=max_norm_ratio)
     scale = (max_norm_ratio * explicit_length * inverse(length)).clamp(max=1.0)
-    if problems is None and not length.is_cuda and length.isfinite():  # graphs may ask for no value
-        return tuple((part * scale).to(part.dtype) for part in implicit)
-    capped = []
+    capped, known_finite = [], not length.dim() and not length.is_cuda and length.isfinite()
     for part in implicit:
-        shape = [1] * part.dim() if problems is None else [problems, *[1] * (part.dim() - 1)]
-        kept = torch.where(length.isfinite().view(shape), part * scale.view(shape), 0.0)
+        shape = [-1, *[1] * (part.dim() - 1)] if length.dim() else []
+        kept = part * scale.view(shape)
+        # On a GPU without asking: a captured graph must not wait for a value.
+        kept = kept if known_finite else torch.where(length.isfinite().view(shape), kept, 0.0)
         capped.append(kept.to(part.dtype))
     return tuple(capped)
-
-
-@dataclass(frozen=True)
-class _Total(Derivatives):
-    """The derivatives of an inner loss that is a sum over processes."""
-
-    own: Derivatives
-    total: Total
-
-    def gradient(self) -> tuple[Tensor, ...]:
-        return self.total(self.own.gradient())
-
-    def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        return self.total(self.own.along(direction, targets))
 
 
 def _implicit(
@@ -210,44 +189,52 @@ def _implicit(
     total: Total | None,
     problems: int | None,
 ) -> tuple[Gradient, Tensor | None, Tensor | None]:
-    """``−∂φ∂θ L_inner · v`` for the solver's ``v``, at the layers that ``explicit`` has too where that is
-    possible; its curvature and residual."""
+    """Return ``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and its residual.
+
+    The term is at the layers that ``explicit`` has too, where that is possible.
+    """
     layout, outer_layers = Layout(inner_params, problems=problems), dict[int, Layer]()
     if isinstance(products, DoubleBackward):
         inner = evaluate(inner, "inner", problems)
         if slope.layers or explicit.layers:
             both, count = (*inner_params, *outer_params), len(inner_params)
-            found = thin_layers(inner, both)
-            layout = Layout(inner_params, slope.common(within(found, 0, count)))
-            outer_layers = explicit.common(within(found, count, len(both)))
+            thin = thin_layers(inner, both)
+            layout = Layout(inner_params, slope.common(within(thin, 0, count)))
+            outer_layers = explicit.common(within(thin, count, len(both)))
         derivatives = products.of(inner, layout.places)
     else:
         derivatives = products.of(inner, inner_params)
-    if total is not None:
-        derivatives = _Total(derivatives, total)
+
+    def along(direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
+        parts = derivatives.along(direction, targets)
+        return parts if total is None else total(parts)
 
     def product(direction: Tensor) -> Tensor:
-        return layout.flatten(derivatives.along(layout.split(direction), layout.places))
+        return layout.flatten(along(layout.split(direction), layout.places))
 
     def whole_product(direction: Tensor) -> Tensor:
-        return layout.flatten_whole(derivatives.along(layout.split_whole(direction), layout.places))
+        return layout.flatten_whole(along(layout.split_whole(direction), layout.places))
 
     plain = torch.autocast(inner_params[0].device.type, enabled=False)
     with torch.no_grad(), plain:
         vector = layout.flatten(slope.at(layout.layers).parts)
     # Finite differences evaluate the inner loss, as the caller would.
     with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
-        gradient = layout.flatten(derivatives.gradient()) if solver.needs_gradient else None
+        gradient = None
+        if solver.needs_gradient:
+            parts = derivatives.gradient()
+            gradient = layout.flatten(parts if total is None else total(parts))
         largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
         solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
         direction, unsolved = layout.split(-solution.vector), solution.residual
         targets = places(outer_params, outer_layers)
         if not residual or unsolved is not None:
-            mixed = derivatives.along(direction, targets)
+            mixed = along(direction, targets)
         else:
-            all_parts = derivatives.along(direction, (*layout.places, *targets))
+            all_parts = along(direction, (*layout.places, *targets))
             image, mixed = layout.flatten(all_parts[: len(layout.places)]), all_parts[len(layout.places) :]
-            unsolved = norm(image + vector, layout.dot) * inverse(norm(vector, layout.dot))
+            norm = System(product, vector, dot=layout.dot).norm
+            unsolved = norm(image + vector) * inverse(norm(vector))
         return Gradient(mixed, outer_layers), solution.curvature, unsolved
 
 
@@ -255,16 +242,6 @@ def _lacks_second_derivative(error: RuntimeError) -> bool:
     """Whether autograd complains about double backward: cuDNN, flash attention, compiled code."""
     message = str(error).lower()
     return any(words in message for words in ("double backward", "is not implemented", "differentiate twice"))
-
-
-def _check_parameters(parameters: tuple[Tensor, ...], name: str) -> None:
-    if not parameters:
-        raise ValueError(f"no {name} parameters")
-    frozen = [index for index, parameter in enumerate(parameters) if not parameter.requires_grad]
-    if frozen:
-        raise ValueError(
-            f"{name} parameters {frozen} do not require gradients; their hypergradient would be 0"
-        )
 
 
 def _check_problems(

@@ -5,45 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Gradient", "Layer", "Place", "Sparse", "places", "thin_layers", "within"]
+if TYPE_CHECKING:
+    from lossnet.ops.sparse import Sparse
 
-
-class Sums(Protocol):
-    """A product with a constant matrix."""
-
-    def of(self, matrix: Tensor) -> Tensor:
-        """The product."""
-
-
-class Sparse(Protocol):
-    """A constant ``X`` that is mostly zeros."""
-
-    @property
-    def rows(self) -> Sums:
-        """``X W``."""
-
-    @property
-    def columns(self) -> Sums:
-        """``Xᵀ D``."""
-
-    @property
-    def gram(self) -> Tensor:
-        """``X Xᵀ``, in float64."""
+__all__ = ["Gradient", "Layer", "Place", "places", "thin_layers", "within"]
 
 
 @dataclass(frozen=True)
 class Layer:
     """``Z = X Wᵀ`` (and perhaps a bias), the only use that a loss makes of ``W``, where ``X`` is constant.
 
-    The parameter is ``W``, or ``Wᵀ`` where the layer is ``transposed``.  Then every gradient of ``W``, of
-    whatever order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W``
-    acts only through ``Z``.  A network's first layer is of this kind, and often holds most of its weights.
+    The parameter is ``W``, or ``Wᵀ`` where the layer is ``transposed``.  Every gradient of ``W``, of whatever
+    order, is ``Dᵀ X`` with ``D`` the gradient of ``Z``, and ``W`` acts only through ``Z``.  A network's first
+    layer is of this kind, and often holds most of its weights.
 
     Attributes:
         output: where the graph has ``Z``, ``(rows, outputs)``; nowhere, if the graph is gone.
@@ -64,13 +44,13 @@ class Layer:
     sparse: Sparse | None = None
 
     def weights(self, gradient: Tensor) -> Tensor:
-        """The gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
+        """Return the gradient ``Dᵀ X`` of ``W`` for that of ``Z``."""
         if self.input._version != self.version:
             raise RuntimeError(
                 "a layer's input was changed in place after the outer loss was evaluated: "
                 "leave it alone, or pass products=DoubleBackward(thin=False)"
             )
-        with self._as_it_is():
+        with self._no_autocast():
             if self.sparse is not None:
                 transposed = self.sparse.columns.of(gradient)
                 return transposed if self.transposed else transposed.T
@@ -84,31 +64,27 @@ class Layer:
         """
         if self.sparse is not None:
             return self.sparse.gram
-        with self._as_it_is():
+        with self._no_autocast():
             matrix = self.input.double()
             return matrix @ matrix.T
 
     def dot(self, first: Tensor, second: Tensor) -> Tensor:
-        """The inner product ``()`` of the gradients of ``W`` for two of ``Z``, in their type."""
-        with self._as_it_is():
+        """Return the inner product ``()`` of the gradients of ``W`` for two of ``Z``, in their type."""
+        with self._no_autocast():
             moved = self.gram @ second.double()
             return torch.dot(first.double().reshape(-1), moved.view(-1)).to(first.dtype)
 
-    def norm(self, gradient: Tensor) -> Tensor:
-        """The norm ``()`` of the gradient of ``W`` for that of ``Z``."""
-        return self.dot(gradient, gradient).clamp(min=0).sqrt()  # rounding may leave a little less than 0
-
-    def _as_it_is(self) -> torch.autocast:
+    def _no_autocast(self) -> torch.autocast:
         return torch.autocast(self.input.device.type, enabled=False)
 
     def move(self, weights: Tensor) -> Tensor:
-        """How ``Z`` changes with a change of ``W``."""
+        """Return how ``Z`` changes with a change of ``W``."""
         transposed = weights if self.transposed else weights.T
         return self.input @ transposed if self.sparse is None else self.sparse.rows.of(transposed)
 
     @property
     def shape(self) -> torch.Size:
-        """That of ``Z``."""
+        """The shape of ``Z``."""
         return torch.Size((len(self.input), self.outputs))
 
     def has_input_of(self, other: Layer) -> bool:
@@ -123,12 +99,12 @@ Place = Tensor | Layer
 
 
 def places(parameters: Sequence[Tensor], layers: Mapping[int, Layer]) -> tuple[Place, ...]:
-    """The parameters, with layers in place of their weights."""
+    """Return the parameters, with layers in place of their weights."""
     return tuple(layers.get(index, parameter) for index, parameter in enumerate(parameters))
 
 
 def within(layers: Mapping[int, Layer], start: int, stop: int) -> dict[int, Layer]:
-    """The layers of some of the parameters, counted from the first of these."""
+    """Return the layers of some of the parameters, counted from the first of these."""
     return {index - start: layer for index, layer in layers.items() if start <= index < stop}
 
 
@@ -144,22 +120,22 @@ class Gradient:
     layers: Mapping[int, Layer]
 
     def part(self, start: int, stop: int) -> Gradient:
-        """That of some of the parameters."""
+        """Return the gradient of some of the parameters."""
         return Gradient(self.parts[start:stop], within(self.layers, start, stop))
 
     def common(self, layers: Mapping[int, Layer]) -> dict[int, Layer]:
-        """Those of the layers where this gradient has the same form."""
+        """Return those of the layers where this gradient has the same form."""
         shared = [index for index in layers if index in self.layers]
         return {index: layers[index] for index in shared if layers[index].has_input_of(self.layers[index])}
 
     def at(self, layers: Mapping[int, Layer]) -> Gradient:
-        """The same gradient, at the outputs of these layers only."""
+        """Return the same gradient, at the outputs of these layers only."""
         own = {index: layer for index, layer in self.layers.items() if index not in layers}
         parts = [own[i].weights(part) if i in own else part for i, part in enumerate(self.parts)]
         return Gradient(tuple(parts), layers)
 
     def without_graph(self) -> Gradient:
-        """The same, for keeping."""
+        """Return the same gradient without the layers' graph."""
         return Gradient(self.parts, {i: replace(layer, output=None) for i, layer in self.layers.items()})
 
     @property
@@ -168,37 +144,39 @@ class Gradient:
         return self.at({}).parts
 
     def dot(self, other: Gradient, problems: int | None = None) -> Tensor:
-        """The inner product of all of both, which have the same layers: ``()``, or ``(problems,)``."""
-        pairs = zip(self.parts, other.parts, strict=True)
+        """Return the inner product with another of the same layers: ``()``, or ``(problems,)``."""
+        pairs = list(zip(self.parts, other.parts, strict=True))
         if problems is not None:  # which have no layers
             return torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
-        dots = [
-            self.layers[index].dot(a, b) if index in self.layers else torch.dot(a.reshape(-1), b.reshape(-1))
-            for index, (a, b) in enumerate(pairs)
-        ]
-        return torch.stack(dots).sum()
+        return torch.stack([self._dot(index, a, b) for index, (a, b) in enumerate(pairs)]).sum()
+
+    def _dot(self, index: int, first: Tensor, second: Tensor) -> Tensor:
+        layer = self.layers.get(index)
+        return torch.dot(first.reshape(-1), second.reshape(-1)) if layer is None else layer.dot(first, second)
 
     def norm(self, problems: int | None = None) -> Tensor:
-        """``()``, or ``(problems,)``."""
+        """Return the norm, ``()``, or ``(problems,)``."""
         if problems is not None:
             lengths = [torch.linalg.vector_norm(part.flatten(1), dim=1) for part in self.parts]
         else:
             lengths = [
-                self.layers[index].norm(part) if index in self.layers else torch.linalg.vector_norm(part)
-                for index, part in enumerate(self.parts)
+                # Rounding may leave a little less than 0.
+                self._dot(i, part, part).clamp(min=0).sqrt()
+                if i in self.layers
+                else torch.linalg.vector_norm(part)
+                for i, part in enumerate(self.parts)
             ]
         total: Tensor = torch.linalg.vector_norm(torch.stack(lengths), dim=0)
         return total
 
 
 def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
-    """The layers, by the index of their weights, that have so few rows that ``D`` is better to work with.
+    """Return the layers, by the index of their weights, with so few rows that ``D`` is better to work with.
 
     Reads the loss's graph, where `torch.nn.Linear` is a product with a transposed matrix.  A function of your
-    own that makes this product says so by an attribute of its context, ``constant_input``, and perhaps by
-    another, ``sparse_input``, which is the same as `Sparse`.
-    Weights used twice, cast by autocast or hidden in compiled code are not found, and nothing is
-    lost but time.
+    own that makes this product sets ``constant_input`` on its context, and perhaps ``sparse_input``, the same
+    as a `lossnet.ops.sparse.Sparse`.  Weights used twice, cast by autocast or hidden in compiled code are
+    left out, which costs only time.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.Linear(3, 1))
     >>> loss = net(torch.ones(2, 8)).sum()
@@ -209,7 +187,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
     layers = {}
     for index, parameter in enumerate(parameters):
         edge = get_gradient_edge(parameter)
-        if parameter._backward_hooks:  # somebody wants to see its gradient
+        if parameter._backward_hooks:  # its gradient must be computed for them
             continue
         factor, products = edge.node, users.get((edge.node, edge.output_nr), [])
         transposed = [node.name() for node in products] != ["TBackward0"]
@@ -229,7 +207,7 @@ def thin_layers(loss: Tensor, parameters: Sequence[Tensor]) -> dict[int, Layer]:
 
 
 def _users(loss: Tensor) -> dict[tuple[Node, int], list[Node]]:
-    """For each value in the loss's graph the nodes that read it, once for each time."""
+    """Return the nodes that read each value in the loss's graph, once for each time."""
     users: dict[tuple[Node, int], list[Node]] = {}
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
@@ -245,7 +223,7 @@ def _users(loss: Tensor) -> dict[tuple[Node, int], list[Node]]:
 
 
 def _constant_input(product: Node, weights: Node) -> Tensor | None:
-    """``X`` if the node is ``X Wᵀ`` or ``X Wᵀ + bias`` and ``X`` needs no gradient."""
+    """Return ``X`` if the node is ``X Wᵀ`` or ``X Wᵀ + bias`` and ``X`` needs no gradient."""
     source: Tensor | None = getattr(product, "constant_input", None)
     if source is not None:
         return source

@@ -9,7 +9,7 @@
 A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
 """
 
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, TooLarge
+from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, State, TooLarge
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
 from lossnet.inputs.words import Words
@@ -26,6 +26,7 @@ __all__ = [
     "Question",
     "Role",
     "Schema",
+    "State",
     "TooLarge",
     "Words",
 ]

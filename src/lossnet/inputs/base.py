@@ -1,4 +1,4 @@
-"""What every kind of input can do."""
+"""Base classes of kinds of input, and of all kinds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,14 +18,17 @@ from lossnet.training.evaluation import Views
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
 
-__all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "TooLarge"]
+__all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "State", "TooLarge"]
 
-#: what features describe: a whole instance, each position of a sequence, or each pixel
+#: whether features describe a whole instance, each position of a sequence, or each pixel
 Level = Literal["instance", "position", "pixel"]
 #: whose network it is; each has settings of its own (``task_hidden``, ``energy_hidden``, …)
 Role = Literal["task", "energy"]
 #: arrays that a model's safetensors file keeps
 Arrays = Mapping[str, NDArray[Any]]
+#: everything that a model folder keeps of a kind: JSON and arrays
+State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+FilePath = str | PathLike[str]
 #: a JSON schema
 Schema = Mapping[str, Any]
 
@@ -40,11 +42,11 @@ class TooLarge(ValueError):  # noqa: N818
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """What is said about reading inputs beside the data; each kind takes what concerns it.
+    """Options for reading inputs; each kind takes those that concern it.
 
     Args:
         standardise: shift and scale the columns of feature vectors.
-        features: what is known of tokens beside the word; see `Lexicon`.
+        features: what networks see of tokens beside the word; see `Lexicon`.
         tables: word vectors.
         clusters: Brown clusters of words.
     """
@@ -65,8 +67,8 @@ class Part(NamedTuple):
 class Question(NamedTuple):
     """How instances come over HTTP.
 
-    ``schema`` describes one in JSON, ``most`` is what the instances of one request may cost together, and
-    ``together`` what makes a batch large enough; ``unit`` is what costs are counted in.
+    ``schema`` is the JSON schema of one.  The instances of a request may cost ``most`` together, those of a
+    batch ``together``; ``unit`` is what costs are counted in.
     """
 
     schema: Schema
@@ -75,8 +77,8 @@ class Question(NamedTuple):
     unit: str
 
 
-class Input(ABC, Generic[SourceT, Item]):
-    """A kind of input, fitted on training data: how raw inputs are read, prepared, batched and encoded.
+class Kind(ABC):
+    """Base class of kinds of input and of output: how model folders name and keep them.
 
     Subclasses are found by their `kind` when a model folder is read, so that a kind of your own works like
     those that come with Lossnet once its module is imported.
@@ -84,26 +86,41 @@ class Input(ABC, Generic[SourceT, Item]):
 
     #: what model folders call it
     kind: ClassVar[str]
-    #: what such inputs are, in a few words
+    #: what it is, in a few words
     summary: ClassVar[str]
+    #: all of them by name
+    kinds: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" in cls.__dict__:
+            cls.kinds[cls.kind] = cls
+
+    @abstractmethod
+    def state(self) -> State:
+        """Return JSON and arrays for a model folder, which `from_state` reads."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Return the kind that `state` described; a ValueError says what is wrong with it."""
+
+
+class Input(Kind, Generic[SourceT, Item]):
+    """Base class of kinds of input: how raw inputs are read, prepared, batched and encoded."""
+
+    kinds: ClassVar[dict[str, type[Input[Any, Any]]]] = {}
     #: the class that holds such inputs in memory
     source: ClassVar[type[Source]]
     #: what its networks can describe
     levels: ClassVar[tuple[Level, ...]]
 
-    kinds: ClassVar[dict[str, type[Input[Any, Any]]]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "kind" in cls.__dict__:
-            Input.kinds[cls.kind] = cls
-
     # ------------------------------------------------------------------ data
 
     @classmethod
     @abstractmethod
-    def fit(cls, parts: Sequence[SourceT], fitting: Fitting) -> Input[SourceT, Item]:
-        """Return the kind as fitted on the first of ``parts``, which is the training data."""
+    def fit(cls, parts: Sequence[SourceT], fitting: Fitting) -> Self:
+        """Return the kind fitted on the first of ``parts``, which is the training data."""
 
     def prepare(self, source: SourceT) -> Source:
         """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
@@ -111,14 +128,13 @@ class Input(ABC, Generic[SourceT, Item]):
 
     @classmethod
     def collect(cls, x: Any) -> SourceT:
-        """Return raw training inputs, as a user has them, in memory: what `fit` and `prepare` take."""
-        raise DataError(
-            f"{cls.summary} are not read from Python objects; give an instance of {cls.source.__name__}"
-        )
+        """Return raw inputs, as a user has them, in memory: what `fit` and `prepare` take."""
+        advice = f"give an instance of {cls.source.__name__}"
+        raise DataError(f"{cls.summary} are not read from Python objects; {advice}")
 
-    @abstractmethod
     def read(self, x: Any) -> SourceT:
-        """Return raw inputs, as a user has them, in memory; a DataError says what is wrong with them."""
+        """Return raw inputs to predict for in memory; a DataError says what is wrong with them."""
+        return self.collect(x)
 
     @classmethod
     def accepts(cls, x: Any) -> bool:
@@ -139,7 +155,7 @@ class Input(ABC, Generic[SourceT, Item]):
     @property
     @abstractmethod
     def width(self) -> int:
-        """The number of inputs that a network of somebody's own is told: features, words, or channels."""
+        """Number of features, words or channels, which networks of your own are told."""
 
     @abstractmethod
     def network(
@@ -154,26 +170,13 @@ class Input(ABC, Generic[SourceT, Item]):
         """Return the views in which training and prediction see inputs, if not as a whole."""
         return None
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a model folder keeps: JSON and arrays, for `from_state`."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Input[SourceT, Item]:
-        """Return the kind that `state` described; a ValueError says what is wrong with it."""
-
     # ------------------------------------------------------------------ files
 
-    def streams(self, path: str | PathLike[str]) -> bool:
-        """Whether a file is read in parts, as a whole without a split, when a model is evaluated on it."""
+    def streams(self, path: FilePath) -> bool:
+        """Whether models are evaluated on all of a file, in parts, and not on a split of it."""
         return False
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         """Yield the unprepared instances of a file, some at a time, so that it may be larger than memory.
 
         ``names`` are those of the outputs; with ``labelled``, the file must have them.
@@ -186,20 +189,37 @@ class Input(ABC, Generic[SourceT, Item]):
     question: ClassVar[Question | None] = None
 
     def parse(self, given: Any) -> Item:
-        """Return one instance as it came in JSON; a ValueError says what is wrong with it."""
+        """Return one instance from JSON; a ValueError says what is wrong with it."""
         raise ValueError(f"{self.summary} are not read from JSON")
 
     def cost(self, item: Item) -> int:
-        """Return what an instance weighs: rows, tokens or pixels."""
+        """Return the cost of an instance: rows, tokens or pixels."""
         return 1
 
+    def shape(self, item: Item) -> tuple[int, ...]:
+        """Return what all instances of a batch must have in common."""
+        return ()
+
     def groups(self, items: Sequence[Item]) -> Iterator[list[int]]:
-        """Yield the places of instances that are to be predicted together."""
-        yield list(range(len(items)))
+        """Yield the places of instances to predict together.
+
+        Those of a group have one `shape`, and cost at most ``together`` where each is padded to the largest.
+        """
+        assert self.question is not None
+        shapes, costs = [self.shape(item) for item in items], [self.cost(item) for item in items]
+        group: list[int] = []
+        for place in sorted(range(len(items)), key=lambda place: (shapes[place], costs[place])):
+            full = costs[place] * (len(group) + 1) > self.question.together
+            if group and (full or shapes[place] != shapes[group[0]]):
+                yield group
+                group = []
+            group.append(place)
+        if group:
+            yield group
 
     def collate(self, items: Sequence[Item]) -> SourceT:
-        """Return instances that came over HTTP in memory, unprepared."""
-        raise ValueError(f"{self.summary} are not read from JSON")
+        """Return parsed instances in memory, unprepared; by default what `read` makes of them."""
+        return self.read(items)
 
     # ------------------------------------------------------------------ as ONNX
 
@@ -215,63 +235,15 @@ class Input(ABC, Generic[SourceT, Item]):
         return x, None
 
     def examples(self, settings: Settings, level: Level, batch: int, seed: int) -> Iterator[NDArray[Any]]:
-        """Yield random raw inputs of a batch size, of several lengths or sizes; a single one for seed 0."""
+        """Yield random raw inputs, batches of several lengths or sizes; a single one for seed 0."""
         raise ValueError(f"models of {self.summary} cannot be exported")
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
-        """Return metadata of an exported file, as JSON."""
-        return {}
+        """Return metadata of an exported file, as JSON: by default that of `state`."""
+        return self.state()[0]
 
     # ------------------------------------------------------------------ on a page
 
     def picture(self, source: Source, row: int) -> Markup | None:
         """Return a prepared instance as markup for a report; None where there is nothing to see."""
         return None
-
-
-def in_groups(
-    places: Sequence[int], costs: Sequence[int], most: int, padded: bool = False
-) -> Iterator[list[int]]:
-    """Yield runs of places that together cost at most ``most``, or a single one that costs more.
-
-    With ``padded``, every one costs as much as the last.
-
-    >>> list(in_groups([0, 1, 2], [2, 2, 3], most=4))
-    [[0, 1], [2]]
-    """
-    group: list[int] = []
-    total = 0
-    for place in places:
-        grown = costs[place] * (len(group) + 1) if padded else total + costs[place]
-        if group and grown > most:
-            yield group
-            group, grown = [], costs[place]
-        group.append(place)
-        total = grown
-    if group:
-        yield group
-
-
-def shown(value: object) -> str:
-    """Return something a client sent, short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def finite_row(values: Sequence[Any]) -> NDArray[np.float32]:
-    """Return numbers that fit float32, NaN for None; a ValueError says which does not.
-
-    >>> finite_row([1, None])
-    array([ 1., nan], dtype=float32)
-    """
-    if not set(map(type, values)) <= {int, float, type(None)}:
-        odd = next(value for value in values if type(value) not in (int, float, type(None)))
-        raise ValueError(f"{shown(odd)} is not a number")
-    try:
-        with np.errstate(over="ignore"):
-            row = np.array(values, dtype=np.float32)
-    except OverflowError:
-        row = np.array([np.inf], dtype=np.float32)
-    if np.isinf(row).any():
-        raise ValueError("a number is too large for float32")
-    return row

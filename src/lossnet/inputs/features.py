@@ -19,18 +19,7 @@ from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_i
 from lossnet.data.readers import frame_columns, named_rows
 from lossnet.data.readers.text import Like
 from lossnet.data.stored import stored_strings
-from lossnet.inputs.base import (
-    Arrays,
-    Fitting,
-    Input,
-    Level,
-    Part,
-    Question,
-    Role,
-    finite_row,
-    in_groups,
-    shown,
-)
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import MLP
 from lossnet.settings import Settings
 
@@ -39,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Features"]
 
-_ABSENT = object()
+_NUMBERS = {int, float, type(None)}
 #: inputs of a sparse row that a report names
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Features(Input[FeatureTable, NDArray[np.float32]]):
-    """Names of the columns, and the preprocessing fitted on training data (none by default).
+    """Feature vectors: the names of their columns, and the preprocessing fitted on training data, if any.
 
     >>> features = Features(("minutes", "country=fr", "country=it"))
     >>> features.read([{"minutes": 90, "country": "it"}]).matrix
@@ -78,7 +67,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         return FeatureTable(x)
 
     def read(self, x: Any) -> FeatureTable:
-        """Return rows of numbers, in the order of our columns; or, by name, data frames or lists of mappings.
+        """Return rows given as numbers in the order of our columns, as a data frame or as a list of mappings.
 
         Named rows may also have the text that columns such as ``country=fr`` were made of.
         """
@@ -133,7 +122,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         hidden, layers = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_layers")
         return MLP(len(self.names), hidden, layers, outputs, getattr(settings, f"{role}_dropout"))
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         arrays = {} if self.preprocessor is None else self.preprocessor.state()
         return {"features": list(self.names)}, dict(arrays)
 
@@ -145,17 +134,11 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             raise ValueError("preprocessing and features differ in number")
         return cls(names, preprocessor)
 
-    # ------------------------------------------------------------------ files
-
-    def streams(self, path: str | PathLike[str]) -> bool:
+    def streams(self, path: FilePath) -> bool:
         return Path(path).is_file() or Path(path).is_fifo()
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         yield from (Part(part) for part in stream_inputs(path, self.names, names))
-
-    # ------------------------------------------------------------------ over HTTP
 
     question = Question(
         {
@@ -175,46 +158,46 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         An object has a number for each name, or for the columns ``country=fr``, ``country=it`` of a category
         also ``"country": "it"``.  ``null`` is a missing value.
         """
-        if isinstance(given, dict):
-            return self._parse_named(given)
-        if not isinstance(given, list):
+        values = self._ordered(given) if isinstance(given, dict) else given
+        if not isinstance(values, list):
             raise ValueError("a row is an array of numbers, or an object from names to values")
-        if len(given) != len(self.names):
-            raise ValueError(f"{len(given)} values for {len(self.names)} inputs")
-        return finite_row(given)
+        if len(values) != len(self.names):
+            raise ValueError(f"{len(values)} values for {len(self.names)} inputs")
+        if not set(map(type, values)) <= _NUMBERS:
+            odd = next(value for value in values if type(value) not in _NUMBERS)
+            raise ValueError(f"{_shortened(odd)} is not a number")
+        try:
+            with np.errstate(over="ignore"):
+                row = np.array(values, dtype=np.float32)
+        except OverflowError:  # an integer
+            row = np.array([np.inf], dtype=np.float32)
+        if np.isinf(row).any():
+            raise ValueError("a number is too large for float32")
+        return row
 
-    def _parse_named(self, given: Mapping[str, Any]) -> NDArray[np.float32]:
-        like, columns = self._lookup
-        values: list[Any] = [_ABSENT] * len(columns)
+    def _ordered(self, given: Mapping[str, Any]) -> list[Any]:
+        """Return the values of an object in the order of our columns."""
+        like, values = self._like, dict[str, Any]()
         for name, value in given.items():
-            if name in columns:
-                values[columns[name]] = value
+            if name in like.features:
+                values[name] = value
                 continue
             known = like.values(name)
             if known is None:
-                raise ValueError(f"{shown(name)} is no input of this model")
-            if value is not None and (not isinstance(value, str) or value not in known):
-                raise ValueError(f"{shown(value)} is no value of {shown(name)} that training had")
+                raise ValueError(f"{_shortened(name)} is no input of this model")
+            if value is not None and value not in known:
+                raise ValueError(f"{_shortened(value)} is no value of {_shortened(name)} that training had")
             for other in known:
-                values[columns[f"{name}={other}"]] = None if value is None else float(value == other)
-        lacking = [name for name, value in zip(columns, values, strict=True) if value is _ABSENT]
+                values[f"{name}={other}"] = None if value is None else float(value == other)
+        lacking = [name for name in self.names if name not in values]
         if lacking:
-            some = ", ".join(map(shown, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+            some = ", ".join(map(_shortened, lacking[:5])) + (", …" if len(lacking) > 5 else "")
             raise ValueError(f"lacks {len(lacking)} of the model's inputs ({some}); null is a missing value")
-        return finite_row(values)
+        return [values[name] for name in self.names]
 
     @cached_property
-    def _lookup(self) -> tuple[Like, dict[str, int]]:
-        return Like(self.names, ()), {name: column for column, name in enumerate(self.names)}
-
-    def groups(self, items: Sequence[NDArray[np.float32]]) -> Iterator[list[int]]:
-        assert self.question is not None
-        yield from in_groups(range(len(items)), [1] * len(items), self.question.together)
-
-    def collate(self, items: Sequence[NDArray[np.float32]]) -> FeatureTable:
-        return FeatureTable(np.stack(items), self.names)
-
-    # ------------------------------------------------------------------ as ONNX
+    def _like(self) -> Like:
+        return Like(self.names, ())
 
     exported_name = "features"
 
@@ -236,11 +219,6 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             x[random.random(x.shape) < 0.1] = np.nan
         yield x.astype(np.float32)
 
-    def described(self, settings: Settings, level: Level) -> dict[str, Any]:
-        return {"features": self.names}
-
-    # ------------------------------------------------------------------ on a page
-
     def picture(self, source: Source, row: int) -> Markup | None:
         """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""
         from lossnet.report.canvas import draw_pixels, pixel_places
@@ -254,3 +232,8 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             return None
         largest = torch.argsort(x, descending=True, stable=True)[:_SHOWN].tolist()
         return tag("p", ", ".join(self.names[column] for column in largest if x[column] > 0), class_="note")
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -24,7 +24,7 @@ from lossnet.data import (
     stream_pictures,
 )
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import FCN, PooledImages, UNet
 from lossnet.nets.fcn import Normalise
 from lossnet.settings import Settings
@@ -49,7 +49,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Images(Input[Pictures, Picture]):
-    """Channels and size of images ``(height, width)``, and the mean and deviation of training pixels.
+    """Images: channels, size ``(height, width)``, and the mean and deviation of training pixels.
 
     >>> images = Images(channels=3, size=(32, 32))
     >>> images.network(Settings(), "pixel", outputs=1)(torch.rand(2, 3, 24, 24)).shape
@@ -108,8 +108,6 @@ class Images(Input[Pictures, Picture]):
         height, width = parts[0].size
         return {"size": f"{height}×{width}", "channels": parts[0].channels}
 
-    # ------------------------------------------------------------------ networks
-
     @property
     def width(self) -> int:
         return self.channels
@@ -117,27 +115,24 @@ class Images(Input[Pictures, Picture]):
     def network(
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
-        unet = self.architecture(settings, role) == "unet"
+        width, filters = settings.image_width, self.filters(settings)
         net: FCN | UNet
-        if unet:
-            dropout = settings.task_dropout if role == "task" else settings.energy_dropout
-            net = UNet(self.channels, settings.image_width, dropout=dropout, enlarge=settings.image_enlarge)
+        if self.architecture(settings, role) == "unet":
+            dropout = getattr(settings, f"{role}_dropout")
+            net = UNet(self.channels, width, dropout=dropout, enlarge=settings.image_enlarge)
         else:
-            net = FCN(self.channels, self.filters(settings))
-        if level == "instance":
-            width = settings.image_width if unet else self.filters(settings)[0]
-            return self.normalised(PooledImages(net, width, outputs))
-        return self.normalised(net)
+            net, width = FCN(self.channels, filters), filters[0]
+        return self.normalised(PooledImages(net, width, outputs) if level == "instance" else net)
 
     @staticmethod
     def architecture(settings: Settings, role: Role) -> str:
-        """Return which network reads images: ``fcn`` or ``unet``."""
+        """Return the name of the network that reads images: ``fcn`` or ``unet``."""
         same = role == "task" or settings.image_energy == "same"
         return settings.image_net if same else settings.image_energy
 
     @staticmethod
     def filters(settings: Settings) -> tuple[int, int, int]:
-        """Return those of the papers' network and energy: 64, 128 and 128 at the default width."""
+        """Return the filters of the papers' network and energy: 64, 128 and 128 at the default width."""
         width = settings.image_width
         return 2 * width, 4 * width, 4 * width
 
@@ -153,20 +148,16 @@ class Images(Input[Pictures, Picture]):
     def views(self, settings: Settings, level: Level) -> Crops | None:
         changes = Distortion(settings.warp, settings.colour, settings.patches)
         distortion = None if changes == Distortion() else changes
-        if level != "pixel":
-            if settings.crop or settings.flips or distortion:
-                what = "crop, flips, warp, colour and patches change masks along with images"
-                raise ValueError(f"{what}; leave them out for outputs of whole images")
+        if not (settings.crop or settings.flips or distortion):
             return None
+        if level != "pixel":
+            what = "crop, flips, warp, colour and patches change masks along with images"
+            raise ValueError(f"{what}; leave them out for outputs of whole images")
         if settings.crop:
             return Crops(settings.crop, flips=settings.flips, distortion=distortion)
-        if settings.flips or distortion:
-            return Crops(self.size, 1, settings.flips, distortion)
-        return None
+        return Crops(self.size, 1, settings.flips, distortion)
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return {"channels": self.channels, "size": list(self.size)}, {}
 
     @classmethod
@@ -178,17 +169,11 @@ class Images(Input[Pictures, Picture]):
             (stored_number(height, "height", 1, _LARGEST), stored_number(width, "width", 1, _LARGEST)),
         )
 
-    # ------------------------------------------------------------------ files
-
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
         for name, image in stream_pictures(path, self.channels):
             yield Part(Examples(self.read(image[None])), [name])
 
-    # ------------------------------------------------------------------ over HTTP
-
-    question = Question(
+    question: ClassVar[Question] = Question(
         {
             "oneOf": [
                 {
@@ -208,8 +193,7 @@ class Images(Input[Pictures, Picture]):
     def parse(self, given: Any) -> Picture:
         """Return an image: an object with a base64 PNG or JPEG, or nested arrays, channels last."""
         encoded = isinstance(given, dict)
-        pixels = self._decoded(given) if isinstance(given, dict) else _nested(given)
-        pictures = Pictures.from_arrays(pixels[None])
+        pictures = Pictures.from_arrays((self._decoded(given) if encoded else _nested(given))[None])
         if pictures.channels != self.channels:
             raise ValueError(f"{pictures.channels} channel(s); this model wants {self.channels}")
         return Picture(pictures.images, encoded)
@@ -221,25 +205,16 @@ class Images(Input[Pictures, Picture]):
             content = base64.b64decode(given["image"], validate=True)
         except ValueError:
             raise ValueError("the image is not base64") from None
-        assert self.question is not None
         return decode_picture(content, self.channels, self.question.most)
 
     def cost(self, item: Picture) -> int:
         return int(item.pixels[0, 0].size)
 
-    def groups(self, items: Sequence[Picture]) -> Iterator[list[int]]:
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        for place, item in enumerate(items):
-            shapes.setdefault(item.pixels.shape, []).append(place)
-        costs = [self.cost(item) for item in items]
-        assert self.question is not None
-        for alike in shapes.values():
-            yield from in_groups(alike, costs, self.question.together)
+    def shape(self, item: Picture) -> tuple[int, ...]:
+        return item.pixels.shape
 
     def collate(self, items: Sequence[Picture]) -> Pictures:
         return Pictures(np.concatenate([item.pixels for item in items]))
-
-    # ------------------------------------------------------------------ as ONNX
 
     exported_name = "images"
 
@@ -248,7 +223,7 @@ class Images(Input[Pictures, Picture]):
         return {0: "batch"} if fixed else {0: "batch", 1: "height", 2: "width"}
 
     def _multiple(self, settings: Settings) -> int | None:
-        """What sides must be multiples of in an exported file; None if they must be the images' own.
+        """Return what sides must be multiples of in an exported file; None if they must be the images' own.
 
         The transposed convolutions of the papers' network are told the size of their output when traced.
         """
@@ -271,8 +246,6 @@ class Images(Input[Pictures, Picture]):
         any_size = len(self.exported_axes(settings, level)) > 1
         size = {"size_multiple": self._multiple(settings)} if any_size else {"size": self.size}
         return {"channels": self.channels, **size}
-
-    # ------------------------------------------------------------------ on a page
 
     def picture(self, source: Source, row: int) -> Markup:
         """Return the image, in grey unless it has three channels."""

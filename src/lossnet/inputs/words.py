@@ -6,7 +6,6 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +20,7 @@ from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
 from lossnet.data.stored import stored_number
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, in_groups
+from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 
@@ -40,21 +39,12 @@ _TEXT = {"type": "string"}
 _TOKENS = {"type": "array", "items": _TEXT, "minItems": 1}
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence that came over HTTP: its tokens, and further columns in the order of the lexicon's."""
-
-    tokens: tuple[str, ...]
-    columns: tuple[tuple[str, ...], ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
-class Words(Input[Sentences, Sentence]):
-    """What the numbers in sentences stand for, and pretrained vectors of words ``(words, width)``, if any.
+class Words(Input[Sentences, Sentences]):
+    """Sentences: the lexicon that numbers tokens, and pretrained word vectors ``(words, width)``, if any.
 
-    Without them, vectors start at random and are trained.  A model has its vectors among its weights, and
-    this keeps no more of them than the ``vector_width``.  ``column`` is the column of texts, where a table
-    was read.
+    Without them, vectors start at random and are trained.  A model has its vectors among its weights; this
+    keeps their ``vector_width`` alone.  ``column`` is the column of texts, where a table was read.
 
     >>> words = Words(Lexicon.fit(Sentences((("I", "bet", "I"),)), features=("case",)))
     >>> x = words.prepare(words.read(["I bet"])).batch(torch.tensor([0]))
@@ -96,9 +86,6 @@ class Words(Input[Sentences, Sentence]):
             raise DataError("inputs are a list of sentences, not one text; give [text]")
         return Sentences(tuple(_tokens(number, one) for number, one in enumerate(x, start=1)))
 
-    def read(self, x: Any) -> Sentences:
-        return self.collect(x)
-
     @classmethod
     def accepts(cls, x: Any) -> bool:
         if isinstance(x, Sentences):
@@ -121,8 +108,6 @@ class Words(Input[Sentences, Sentence]):
         tokens = {name: sum(map(len, part.tokens)) for name, part in zip(names, parts, strict=False)}
         return {"tokens": tokens, "longest": max(len(one) for part in parts for one in part.tokens)}
 
-    # ------------------------------------------------------------------ networks
-
     @property
     def width(self) -> int:
         return len(self.lexicon.words)
@@ -131,27 +116,23 @@ class Words(Input[Sentences, Sentence]):
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
         hidden, dropout = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_dropout")
-        encoder = BiLSTM(self._word_vectors(settings), hidden, dropout)
-        if level == "instance":
-            return PooledTokens(encoder, outputs)
-        return encoder if outputs is None else Tagger(encoder, outputs)
-
-    def _word_vectors(self, settings: Settings) -> WordVectors:
         lexicon = self.lexicon
         if self.vectors is not None:
             vectors = torch.from_numpy(self.vectors)
         else:
             vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
-        return WordVectors(
+        words = WordVectors(
             vectors,
             tuned=settings.tune_embeddings or self.vector_width is None,
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
         )
+        encoder = BiLSTM(words, hidden, dropout)
+        if level == "instance":
+            return PooledTokens(encoder, outputs)
+        return encoder if outputs is None else Tagger(encoder, outputs)
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}
         return content, {}
 
@@ -164,26 +145,21 @@ class Words(Input[Sentences, Sentence]):
             raise DataError("column must be a string")
         return cls(Lexicon.from_state(content["lexicon"]), vector_width=width, column=column)
 
-    # ------------------------------------------------------------------ files
-
-    def streams(self, path: str | PathLike[str]) -> bool:
+    def streams(self, path: FilePath) -> bool:
         path = Path(path)
         return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
 
-    def stream(
-        self, path: str | PathLike[str], names: Sequence[str] = (), labelled: bool = False
-    ) -> Iterator[Part]:
-        """Yield sentences of a text, one on each line; of a column file: words, then our lexicon's columns;
-        or of a table's column of texts.
+    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
+        """Yield sentences of a table's column of texts, of a column file, or of a text, one on each line.
 
-        A file is one of columns if it is called so (``.conll``, ``.iob``, ``.bio``) or if its beginning looks
-        so.  With ``labelled``, its last column is the tags.
+        Column files have words and then our lexicon's columns; with ``labelled``, tags in the last one.  They
+        are known by their suffix (``.conll``, ``.iob``, ``.bio``) or by their first lines.
         """
         if is_table(path):
-            yield from (Part(part) for part in stream_labelled_texts(path, self.column, names))
+            yield from map(Part, stream_labelled_texts(path, self.column, names))
             return
         if labelled:
-            yield from (Part(part) for part in self._stream_tagged(path))
+            yield from map(Part, self._stream_tagged(path))
             return
         lines = stream_lines(path)  # once: it may be a pipe
         beginning = list(islice(lines, _LOOKED_AT))
@@ -194,13 +170,14 @@ class Words(Input[Sentences, Sentence]):
             return
         columns = self.lexicon.columns
         for rows in chunks(stream_columns(path, lines=lines), ROWS):
-            if len(rows[0][0]) <= len(columns):
-                what = f"it has {len(rows[0][0])} columns"
-                raise DataError(f"{what}; words and then {', '.join(columns)} are needed", path)
-            first, *rest = (_column(rows, at) for at in range(1 + len(columns)))
-            yield Part(Examples(Sentences(first, dict(zip(columns, rest, strict=True)))))
+            count = len(rows[0][0])
+            if count <= len(columns):
+                what = f"it has {count} columns; words and then {', '.join(columns)} are needed"
+                raise DataError(what, path)
+            rest = {name: _column(rows, at) for at, name in enumerate(columns, start=1)}
+            yield Part(Examples(Sentences(_column(rows, 0), rest)))
 
-    def _stream_tagged(self, path: str | PathLike[str]) -> Iterator[TaggedSentences]:
+    def _stream_tagged(self, path: FilePath) -> Iterator[TaggedSentences]:
         if Path(path).is_fifo():
             raise DataError("a pipe, but its tags are gone through more than once; give a file", path)
         count = len(next(stream_columns(path))[0])
@@ -209,17 +186,17 @@ class Words(Input[Sentences, Sentence]):
         if not set(wanted) <= set(names):
             names = ["word", *wanted, "tag"]
         if count != len(names) or count < 2:
-            what = f"it has {count} columns"
-            raise DataError(f"{what}; words, {', '.join([*wanted, 'and tags'])} are needed", path)
+            what = f"it has {count} columns; words, {', '.join([*wanted, 'and tags'])} are needed"
+            raise DataError(what, path)
         for rows in chunks(stream_columns(path, count), ROWS):
             columns = {name: _column(rows, at) for at, name in enumerate(names)}
             yield TaggedSentences(columns.pop("word"), columns.pop("tag"), columns)
 
     def _in_columns(self, lines: Sequence[str], tags: Sequence[str]) -> bool:
-        """Whether lines are tokens in columns: all are alike, and a text's would not be.
+        """Whether lines are tokens in columns: all have as many, and are unlike lines of a text.
 
-        They are if tabs separate them, if the last column has nothing but tags of ours, or if they have just
-        the columns that we need and stand in groups, as sentences do.
+        That is, tabs separate them, or the last column has nothing but our tags, or they have just the
+        columns that we need and empty lines between sentences.
         """
         blocks = [list(block) for full, block in groupby(lines, key=lambda line: bool(line.strip())) if full]
         rows = [row for block in blocks for row in block if not row.startswith(("# ", "-DOCSTART-"))]
@@ -231,8 +208,6 @@ class Words(Input[Sentences, Sentence]):
         tagged = len(cells[0]) > 1 and {row[-1] for row in cells} <= set(tags)
         grouped = len(cells[0]) == needed and 1 < len(blocks) < len(rows)
         return (tabs and len(cells[0]) > 1) or tagged or grouped
-
-    # ------------------------------------------------------------------ over HTTP
 
     question = Question(
         {
@@ -247,7 +222,7 @@ class Words(Input[Sentences, Sentence]):
         unit="tokens",
     )
 
-    def parse(self, given: Any) -> Sentence:
+    def parse(self, given: Any) -> Sentences:
         """Return a sentence: a text, an array of tokens, or an object of tokens and further columns."""
         needed = self.lexicon.columns
         parts = given if isinstance(given, dict) else {"tokens": given}
@@ -258,24 +233,13 @@ class Words(Input[Sentences, Sentence]):
         tokens, *columns = (_strings(name, parts[name]) for name in ("tokens", *needed))
         if any(len(column) != len(tokens) for column in columns):
             raise ValueError(f"give one of {', '.join(needed)} for each token")
-        return Sentence(tokens, tuple(columns))
+        return Sentences((tokens,), {name: (column,) for name, column in zip(needed, columns, strict=True)})
 
-    def cost(self, item: Sentence) -> int:
-        return len(item.tokens)
+    def cost(self, item: Sentences) -> int:
+        return len(item.tokens[0])
 
-    def groups(self, items: Sequence[Sentence]) -> Iterator[list[int]]:
-        costs = [self.cost(item) for item in items]
-        # Short sentences together: a batch is padded to the longest in it.
-        order = sorted(range(len(items)), key=costs.__getitem__)
-        assert self.question is not None
-        yield from in_groups(order, costs, self.question.together, padded=True)
-
-    def collate(self, items: Sequence[Sentence]) -> Sentences:
-        names = self.lexicon.columns
-        columns = {name: tuple(item.columns[at] for item in items) for at, name in enumerate(names)}
-        return Sentences(tuple(item.tokens for item in items), columns)
-
-    # ------------------------------------------------------------------ as ONNX
+    def collate(self, items: Sequence[Sentences]) -> Sentences:
+        return items[0].join(items[1:])
 
     exported_name = "tokens"
 
@@ -299,8 +263,6 @@ class Words(Input[Sentences, Sentence]):
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
         return {"lexicon": self.lexicon.state()}
 
-    # ------------------------------------------------------------------ on a page
-
     def picture(self, source: Source, row: int) -> Markup:
         """Return the text, its first words if it is long."""
         from lossnet.report.markup import tag
@@ -317,9 +279,8 @@ def _tokens(number: int, sentence: Any) -> tuple[str, ...]:
         return tokenise(sentence)
     tokens = tuple(sentence) if isinstance(sentence, Iterable) else (sentence,)
     if not all(isinstance(token, str) for token in tokens):
-        raise DataError(
-            f"sentence {number} is {reprlib.repr(sentence)}; give a text, or a list of its tokens"
-        )
+        what = f"sentence {number} is {reprlib.repr(sentence)}"
+        raise DataError(f"{what}; give a text, or a list of its tokens")
     return tokens
 
 

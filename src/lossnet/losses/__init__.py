@@ -1,7 +1,7 @@
-"""What trains an energy, and what trains a task net.
+"""Losses of energies and of task nets.
 
 An energy loss proposes the candidates that it wants to see (`EnergyLoss.propose`) and compares their
-energies with the truth's.  A task loss is what a task net minimises: energy, cross-entropy and score.
+energies with the truth's.  The task loss is a weighted sum of energy, cross-entropy and score.
 
 =============  ====================================================================  =================
 `Margin`       ``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``                                 SEAL Eq. 6
@@ -41,7 +41,7 @@ __all__ = [
     "cross_entropy",
 ]
 
-#: what trains an energy; SEAL takes any of them, and the first by default
+#: the losses of energies; SEAL takes any of them, and the first by default
 ENERGY_LOSSES = (NCE, Margin, Regression, RegressionS, Ranking, CD, Perceptron)
-#: what takes the place of cross-entropy
+#: the losses that take the place of cross-entropy
 FIXED_LOSSES = (Asymmetric, Dice, Lovasz)

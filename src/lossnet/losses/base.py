@@ -1,22 +1,22 @@
-"""What every energy loss can do."""
+"""Base classes of energy losses."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from lossnet.scores import Score
+from lossnet.scores import F1, Score
 from lossnet.spaces import Prediction
 
 if TYPE_CHECKING:
     from lossnet.settings import Settings
 
-__all__ = ["EnergyFunction", "EnergyLoss", "with_truth"]
+__all__ = ["EnergyFunction", "EnergyLoss", "ScoredLoss", "with_truth"]
 
 #: ``y ↦ E(x, y)``: candidates ``(batch, K, *event)`` give ``(batch, K)``; see `Energy.at`
 EnergyFunction = Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ class EnergyLoss(ABC):
 
     @abstractmethod
     def propose(self, prediction: Prediction) -> Tensor:
-        """Candidates ``(batch, K, *event)`` taken from a task net's prediction.
+        """Return candidates ``(batch, K, *event)`` taken from a task net's prediction.
 
         Relaxed ones carry the prediction's gradient: detach it to hold it fixed.  Samples carry none.
         """
@@ -48,21 +48,31 @@ class EnergyLoss(ABC):
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
     ) -> Tensor:
-        """Loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
+        """Return the loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
 
     def candidate_batches(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
         """Yield ``count`` times the loss ``(batch,)`` as a function of the energy, on fresh candidates."""
         for _ in range(count):
-            yield partial(self._of, truth, self.propose(prediction), prediction)
+            fresh = self.propose(prediction)
+            yield lambda energy, fresh=fresh: self(energy, truth, fresh, prediction)  # type: ignore[misc]
 
-    def _of(
-        self, truth: Tensor, candidates: Tensor, prediction: Prediction, energy: EnergyFunction
-    ) -> Tensor:
-        return self(energy, truth, candidates, prediction)
+
+@dataclass(frozen=True)
+class ScoredLoss(EnergyLoss):
+    """Base class of losses that compare the relaxed prediction ``ŷ`` with the truth by a score."""
+
+    score: Score = field(default_factory=F1)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(score)
+
+    def propose(self, prediction: Prediction) -> Tensor:
+        return prediction.relaxed.unsqueeze(1)
 
 
 def with_truth(truth: Tensor, candidates: Tensor) -> Tensor:
-    """Candidates with the truth in front, ``(batch, 1 + K, *event)``."""
+    """Return candidates with the truth in front, ``(batch, 1 + K, *event)``."""
     return torch.cat([truth.unsqueeze(1).to(candidates.dtype), candidates], 1)

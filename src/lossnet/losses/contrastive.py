@@ -25,14 +25,17 @@ __all__ = ["CD", "NCE", "Ranking"]
 class Ranking(EnergyLoss):
     """``−log softmax(−E(x, yᵏ))`` at the truth, against ``samples`` draws from ``P(·|x)`` (SEAL App. E).
 
-    `NCE` corrects for how probable each sample was.  With a ``score``, ``cost(yᵏ, y)`` is added to each
-    sample's exponent; `CD` is this loss with one.
+    With a ``score``, ``cost(yᵏ, y)`` is added to each sample's exponent.
 
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-    >>> loss = Ranking(samples=3)
-    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 2), loss.propose(prediction), prediction)  # log 4
-    tensor([1.3863])
+    Relations:
+        `NCE` corrects for how probable each sample was; `CD` is this loss with a score.
+
+    Example:
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+        >>> loss = Ranking(samples=3)
+        >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 2), loss.propose(prediction), prediction)  # log 4
+        tensor([1.3863])
     """
 
     name: ClassVar[str] = "ranking"
@@ -51,7 +54,7 @@ class Ranking(EnergyLoss):
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
     ) -> Tensor:
         everything = with_truth(truth, candidates)
-        return _contrast(everything, self.offset(everything, truth, prediction), energy)
+        return ops.contrast(energy(everything), self.offset(everything, truth, prediction))
 
     def candidate_batches(
         self, truth: Tensor, prediction: Prediction, count: int
@@ -82,14 +85,16 @@ def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction
 class NCE(Ranking):
     """`Ranking` with ``−log P(yᵏ|x)`` in the exponent (SEAL Eq. 8 and 9, truth in the sum).
 
-    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).  With a
-    ``score`` it is L_NCE of UAI §3.3, its sign put right.
+    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).
 
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-    >>> loss = NCE(samples=1)
-    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)  # log 2
-    tensor([0.6931])
+    Relations:
+        With a ``score`` it is L_NCE of UAI §3.3, its sign corrected.
+
+    Example:
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+        >>> NCE()(lambda y: 0 * y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)  # log 2
+        tensor([0.6931])
     """
 
     name: ClassVar[str] = "nce"
@@ -100,12 +105,13 @@ class NCE(Ranking):
 
 @dataclass(frozen=True)
 class CD(Ranking):
-    """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.3, L_CD, sign put right).
+    """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.3, L_CD, its sign corrected).
 
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-    >>> CD(samples=1)(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
-    tensor([2.1269])
+    Example:
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+        >>> CD()(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
+        tensor([2.1269])
     """
 
     name: ClassVar[str] = "cd"

@@ -1,4 +1,4 @@
-"""Losses without a learned part: what a practitioner would try first."""
+"""Losses without a learned part: what to try first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FixedLoss = Callable[[Prediction, Tensor], Tensor]
 
 
 def cross_entropy(prediction: Prediction, truth: Tensor) -> Tensor:
-    """Cross-entropy summed over labels, tokens or pixels, ``(batch,)``.
+    """Return cross-entropy summed over labels, tokens or pixels, ``(batch,)``.
 
     >>> from lossnet.spaces import MultiLabel
     >>> cross_entropy(Prediction(MultiLabel(2), torch.zeros(1, 2)), torch.ones(1, 2))
@@ -34,10 +34,11 @@ class Asymmetric:
 
     ``−y (1 − p)^γ₊ log p − (1 − y) q^γ₋ log(1 − q)`` with ``q = [p − shift]₊``: easy negatives fade out.
 
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(2), torch.tensor([[0.0, -4.0]]))
-    >>> Asymmetric()(prediction, torch.tensor([[1.0, 0.0]]))
-    tensor([0.3466])
+    Example:
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(2), torch.tensor([[0.0, -4.0]]))
+        >>> Asymmetric()(prediction, torch.tensor([[1.0, 0.0]]))
+        tensor([0.3466])
     """
 
     name: ClassVar[str] = "asymmetric"
@@ -64,13 +65,16 @@ class Asymmetric:
 class Dice:
     """Soft Dice cost of binary units, ``1 − (2 Σ ŷy + s) / (Σ ŷ + Σ y + s)`` with ``s = smoothing``.
 
-    One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is.  It is
-    `F1`'s cost but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
+    One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is.
 
-    >>> from lossnet.spaces import Mask
-    >>> prediction = Prediction(Mask(), torch.tensor([[[99.0, 99.0]]]))
-    >>> Dice(smoothing=0)(prediction, torch.tensor([[[1.0, 0.0]]]))
-    tensor([0.3333])
+    Relations:
+        `F1`'s cost but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
+
+    Example:
+        >>> from lossnet.spaces import Mask
+        >>> prediction = Prediction(Mask(), torch.tensor([[[99.0, 99.0]]]))
+        >>> Dice(smoothing=0)(prediction, torch.tensor([[[1.0, 0.0]]]))
+        tensor([0.3333])
     """
 
     name: ClassVar[str] = "dice"
@@ -93,10 +97,11 @@ class Lovasz:
     Jaccard loss.  Logits of ±1 give twice ``1 − IoU``.  One number for each image, not a sum over pixels
     as cross-entropy is; it is piecewise linear in the logits, so that it has no curvature.
 
-    >>> from lossnet.spaces import Mask
-    >>> prediction = Prediction(Mask(), torch.tensor([[[1.0, 1.0, -1.0]]]))
-    >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
-    tensor([1.])
+    Example:
+        >>> from lossnet.spaces import Mask
+        >>> prediction = Prediction(Mask(), torch.tensor([[[1.0, 1.0, -1.0]]]))
+        >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
+        tensor([1.])
     """
 
     name: ClassVar[str] = "lovasz"
@@ -115,5 +120,4 @@ class Lovasz:
 
 
 def _real(prediction: Prediction, values: Tensor) -> Tensor:
-    """Values ``(batch, *event)`` with those of padded units set to zero."""
     return values if prediction.mask is None else torch.where(prediction.mask.bool(), values, 0)

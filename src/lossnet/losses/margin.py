@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from lossnet.losses.base import EnergyFunction, EnergyLoss, with_truth
-from lossnet.scores import F1, Score
+from lossnet.losses.base import EnergyFunction, ScoredLoss, with_truth
 from lossnet.spaces import Prediction
-
-if TYPE_CHECKING:
-    from lossnet.settings import Settings
 
 __all__ = ["Margin", "Perceptron"]
 
 
 @dataclass(frozen=True)
-class Margin(EnergyLoss):
+class Margin(ScoredLoss):
     """``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``, the structured hinge loss (SEAL Eq. 6; InfNet+ Eq. 5, left).
 
-    Needs a score, whose cost is the margin.  `Perceptron` is the same without the cost.  Given several
-    candidates, their losses are averaged.
+    Several candidates' losses are averaged.
 
-    >>> import torch
-    >>> from lossnet.spaces import MultiLabel
-    >>> truth, energy = torch.tensor([[1.0, 0.0]]), lambda y: -y[..., 0]
-    >>> prediction = Prediction(MultiLabel(2), torch.tensor([[-9.0, 9.0]]))
-    >>> loss = Margin()
-    >>> loss(energy, truth, loss.propose(prediction), prediction)  # cost 1, energies 0 and -1
-    tensor([0.])
+    Requirements:
+        A score, whose cost is the margin.
+
+    Relations:
+        `Perceptron` is the same without the cost.
+
+    Example:
+        >>> import torch
+        >>> from lossnet.spaces import MultiLabel
+        >>> truth, energy = torch.tensor([[1.0, 0.0]]), lambda y: -y[..., 0]
+        >>> prediction = Prediction(MultiLabel(2), torch.tensor([[-9.0, 9.0]]))
+        >>> loss = Margin()
+        >>> loss(energy, truth, loss.propose(prediction), prediction)  # cost 1, energies 0 and -1
+        tensor([0.])
     """
 
     name: ClassVar[str] = "margin"
-    score: Score = field(default_factory=F1)
-
-    @classmethod
-    def from_settings(cls, settings: Settings, score: Score) -> Self:
-        return cls(score)
-
-    def propose(self, prediction: Prediction) -> Tensor:
-        return prediction.relaxed.unsqueeze(1)
 
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
@@ -49,25 +43,28 @@ class Margin(EnergyLoss):
         return self.violation(energy, truth, candidates).clamp(min=0).mean(1)
 
     def violation(self, energy: EnergyFunction, truth: Tensor, candidates: Tensor) -> Tensor:
-        """``cost(ŷ, y) − E(x, ŷ) + E(x, y)`` of each candidate, ``(batch, K)``, not truncated at zero."""
+        """Return ``cost(ŷ, y) − E(x, ŷ) + E(x, y)`` of each candidate, ``(batch, K)``, not truncated."""
         energies = energy(with_truth(truth, candidates))
         return self.cost(candidates, truth) - energies[:, 1:] + energies[:, :1]
 
     def cost(self, candidates: Tensor, truth: Tensor) -> Tensor | float:
-        """The margin asked for, ``(batch, K)``."""
+        """Return the margin asked for, ``(batch, K)``."""
         return self.score.cost(candidates, truth)
 
 
 @dataclass(frozen=True)
 class Perceptron(Margin):
-    """``[−E(x, ŷ) + E(x, y)]₊``: a `Margin` of zero (InfNet+ Eq. 5, right).
+    """``[−E(x, ŷ) + E(x, y)]₊`` (InfNet+ Eq. 5, right).
 
-    >>> import torch
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-    >>> truth = torch.tensor([[1.0]])
-    >>> Perceptron()(lambda y: y.sum(-1), truth, Perceptron().propose(prediction), prediction)
-    tensor([0.5000])
+    Relations:
+        A `Margin` of zero.
+
+    Example:
+        >>> import torch
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+        >>> Perceptron()(lambda y: y.sum(-1), torch.ones(1, 1), prediction.relaxed.unsqueeze(1), prediction)
+        tensor([0.5000])
     """
 
     name: ClassVar[str] = "perceptron"

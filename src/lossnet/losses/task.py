@@ -1,4 +1,4 @@
-"""What trains a task net: three terms, three weights."""
+"""The loss of a task net: three terms, three weights."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class TaskLoss:
     The first two terms are SEAL Eq. 1; the score term is ours, 0 in the papers.  ``fixed`` takes the
     place of cross-entropy where another fixed loss is wanted.
 
-    >>> import torch
-    >>> from lossnet.spaces import MultiLabel
-    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-    >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
-    tensor(3.3863)
+    Example:
+        >>> import torch
+        >>> from lossnet.spaces import MultiLabel
+        >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+        >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
+        tensor(3.3863)
     """
 
     energy_weight: float = 1.0

@@ -1,6 +1,6 @@
 """Training methods: which network is updated on which loss, in which order.
 
-A method owns its networks and describes its training as stages; `lossnet.training.Trainer` does the rest.
+A method owns its networks and describes its training as stages; `lossnet.training.Trainer` runs them.
 """
 
 from lossnet.methods import (
@@ -53,16 +53,6 @@ __all__ = [
     "Update",
 ]
 
+_MODULES = (cross_entropy, spen, dvn, nce_energy, crf, infnet, infnet_plus, seal_static, seal, implicit)
 #: the descriptions of all methods, in the order in which they are listed
-SPECS = (
-    cross_entropy.SPEC,
-    spen.SPEC,
-    dvn.SPEC,
-    nce_energy.SPEC,
-    crf.SPEC,
-    infnet.SPEC,
-    infnet_plus.SPEC,
-    seal_static.SPEC,
-    seal.SPEC,
-    implicit.SPEC,
-)
+SPECS: tuple[MethodSpec, ...] = tuple(module.SPEC for module in _MODULES)

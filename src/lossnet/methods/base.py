@@ -1,4 +1,4 @@
-"""What every method is made of.
+"""Base classes of methods, stages and updates.
 
 A method's training on one batch is a generator of updates::
 
@@ -8,7 +8,7 @@ A method's training on one batch is a generator of updates::
         for _ in range(self.task_steps):
             yield Update("task_net", loss)     # … so that this loss already sees the new energy
 
-so the order of steps is the order of statements, and a method says nothing of optimizers or devices.
+so the order of steps is the order of statements, and a method knows nothing of optimizers or devices.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from torch import Tensor, nn
 
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
+from lossnet.losses import EnergyLoss
 from lossnet.spaces import Batch, Prediction, Space
 from lossnet.trees import Tree, first_leaf
 
 __all__ = ["EnergyMethod", "Method", "Stage", "TaskNetMethod", "Update"]
 
+#: paths of the weights of the task loss, for `Method.per_replica`
+TASK_LOSS_WEIGHTS: tuple[str, ...] = tuple(f"task_loss.{term}_weight" for term in ("energy", "ce", "score"))
 #: ``(x, mask)`` to relaxed outputs ``(batch, *event)``
 Predict = Callable[[Tree, Tensor | None], Tensor]
 
@@ -38,7 +41,7 @@ class Update:
 
     ``gradients`` replaces the loss's own gradient, in the order of the network's parameters; ``measured``
     holds scalars ``()`` whose means go into the history.  Where processes share a batch, all of these are
-    of this one's share, and add up; with ``whole``, gradients and what is measured have been added already.
+    of this process's share and are summed; with ``whole``, gradients and measured values are sums already.
     """
 
     network: str
@@ -56,7 +59,7 @@ class Stage:
         name: shown in the progress bar and the history.
         networks: the names of the networks that it updates.
         updates: the generator of one batch's updates.
-        predict: how to predict with what this stage trains, for validation.
+        predict: predicts with what this stage trains, for validation.
     """
 
     name: str
@@ -88,11 +91,11 @@ class Method(nn.Module):
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of training, in order."""
+        """Return the stages of training, in order."""
 
     @abstractmethod
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
-        """Relaxed outputs ``(batch, *event)``: probabilities of labels, tags or pixels."""
+        """Return relaxed outputs ``(batch, *event)``: probabilities of labels, tags or pixels."""
 
 
 class TaskNetMethod(Method):
@@ -106,7 +109,7 @@ class TaskNetMethod(Method):
         self.task_net = task_net
 
     def prediction(self, batch: Batch) -> Prediction:
-        """The task net's prediction for a batch."""
+        """Return the task net's prediction for a batch."""
         return Prediction(self.space, self.task_net(batch.x), batch.mask)
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
@@ -117,11 +120,20 @@ class EnergyMethod(Method):
     """A method that has only an energy and predicts by gradient-based inference."""
 
     predictors: tuple[str, ...] = ("energy",)
+    #: makes the loss where none is given
+    default_loss: ClassVar[Callable[[], EnergyLoss]]
 
-    def __init__(self, energy: Energy, space: Space, inference: GradientInference | None) -> None:
+    def __init__(
+        self,
+        energy: Energy,
+        space: Space,
+        loss: EnergyLoss | None = None,
+        inference: GradientInference | None = None,
+    ) -> None:
         super().__init__()
         self.space = space
         self.energy = energy
+        self.loss = loss or type(self).default_loss()
         self.inference = inference or GradientInference()
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
@@ -132,7 +144,7 @@ class EnergyMethod(Method):
         return self.inference(energy, self.space, start, mask, generator).best
 
     def start(self, x: Tree, mask: Tensor | None = None) -> Tensor:
-        """Logits where inference starts: those of the energy's local term, if it is to start at a net."""
+        """Return the logits where inference starts: for ``"net"``, those of the energy's local term."""
         if self.inference.start == "net":
             return self.energy.unary_logits(x)
         return self.space.zeros(x, mask)

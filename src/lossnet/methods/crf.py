@@ -8,17 +8,16 @@ from torch import Tensor
 
 from lossnet.energies import Chain, Sum
 from lossnet.methods.base import Method, Stage, Update
-from lossnet.methods.spec import MethodSpec, Parts
+from lossnet.methods.spec import MethodSpec
 from lossnet.spaces import Batch, Tags
 
 __all__ = ["CRF"]
 
 
 class CRF(Method):
-    """Minimises ``E(x, y) + log Σ_y' exp(−E(x, y'))`` of a chain energy and predicts by Viterbi's algorithm.
+    """A chain energy trained on ``E(x, y) + log Σ_y' exp(−E(x, y'))``; prediction is Viterbi's algorithm.
 
-    The baseline beside which a learned loss for the same energy is to be seen: what is exact for a chain is
-    not for energies that look further.
+    The exact baseline for learned losses of the same energy; energies that look further have none.
 
     >>> import torch
     >>> from lossnet.nets import BiLSTM, WordVectors
@@ -32,8 +31,8 @@ class CRF(Method):
 
     def __init__(self, energy: Sum, space: Tags) -> None:
         super().__init__()
-        if [type(term) for term in energy.terms] != [Chain]:
-            raise ValueError("exact likelihoods need an energy of one term, a Chain")
+        if not isinstance(energy, Sum) or [type(term) for term in energy.terms] != [Chain]:
+            raise ValueError("method crf needs an energy that is a Sum of one term, a Chain")
         self.space = space
         self.energy = energy
 
@@ -41,7 +40,7 @@ class CRF(Method):
         return (Stage("energy", ("energy",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One step on the negative log-likelihood."""
+        """Yield one step on the negative log-likelihood."""
         encoded = self.energy.encode(batch.x)
         energies = self.energy.evaluate(encoded, batch.y.unsqueeze(1)).squeeze(1)
         yield Update("energy", batch.mean(energies + self._chain.log_partition(*encoded)))
@@ -56,14 +55,6 @@ class CRF(Method):
         return chain
 
 
-def _build(parts: Parts) -> CRF:
-    energy, space = parts.energy(), parts.space
-    assert isinstance(space, Tags)
-    if not isinstance(energy, Sum) or not isinstance(energy.terms[0], Chain):
-        raise ValueError("method crf needs an energy that is a Sum whose first term is a Chain")
-    return CRF(energy, space)
-
-
 SPEC = MethodSpec(
     "crf",
     CRF,
@@ -71,6 +62,5 @@ SPEC = MethodSpec(
     losses={"likelihood": None},
     rates={"energy": "energy_lr"},
     search=("energy_dropout",),
-    build=_build,
     spaces=(Tags,),
 )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from torch import nn
 
 from lossnet.losses import FIXED_LOSSES, TaskLoss, cross_entropy
-from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.methods.base import TASK_LOSS_WEIGHTS, Stage, TaskNetMethod, Update
 from lossnet.methods.spec import MethodSpec
 from lossnet.spaces import Batch, Space
 
@@ -16,7 +15,7 @@ __all__ = ["CrossEntropy"]
 
 
 class CrossEntropy(TaskNetMethod):
-    """Trains a task net on a loss without an energy: the baseline of every table.
+    """A task net trained on a loss without an energy: the baseline of every table.
 
     ``TaskLoss(score_weight=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` has another loss.
 
@@ -28,9 +27,7 @@ class CrossEntropy(TaskNetMethod):
     """
 
     stackable = True
-    per_replica: ClassVar[tuple[str, ...]] = tuple(
-        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
-    )
+    per_replica = TASK_LOSS_WEIGHTS
 
     def __init__(self, task_net: nn.Module, space: Space, task_loss: TaskLoss | None = None) -> None:
         super().__init__(task_net, space)
@@ -40,7 +37,7 @@ class CrossEntropy(TaskNetMethod):
         return (Stage("task net", ("task_net",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One step on the task loss."""
+        """Yield one step on the task loss."""
         yield Update("task_net", self.task_loss(self.prediction(batch), batch.y, weight=batch.weight))
 
 
@@ -48,14 +45,9 @@ SPEC = MethodSpec(
     "cross-entropy",
     CrossEntropy,
     "a task net alone; soft-f1 adds a score term, the others replace cross-entropy",
-    losses={
-        "none": cross_entropy,
-        "soft-f1": cross_entropy,
-        **{loss.name: loss() for loss in FIXED_LOSSES},
-    },
+    losses={"none": cross_entropy, "soft-f1": cross_entropy, **{loss.name: loss() for loss in FIXED_LOSSES}},
     rates={"task_net": "task_lr"},
     search=("task_dropout",),
-    build=lambda parts: CrossEntropy(parts.task_net(), parts.space, parts.task_loss()),
     # Cross-entropy sums over labels, so the weight of one score grows with their number.
     score_shares={"soft-f1": 0.3},
 )

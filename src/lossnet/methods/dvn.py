@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from lossnet.energies import Energy
-from lossnet.inference import GradientInference, adversarial
+from lossnet.inference import adversarial
 from lossnet.losses import Regression
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
-from lossnet.spaces import Batch, Prediction, Space
+from lossnet.spaces import Batch, Prediction
 
 __all__ = ["DVN"]
 
@@ -20,8 +19,8 @@ __all__ = ["DVN"]
 class DVN(EnergyMethod):
     """An energy that learns the score of any output (SEAL Eq. 7).
 
-    Each batch shows it three outputs: what inference predicts, the adversarial output on which it is most
-    mistaken, found from a random start, and the truth.
+    Each batch shows it three outputs: the prediction of inference, the adversarial output on which it is most
+    mistaken, searched for from a random start, and the truth.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP
@@ -31,21 +30,14 @@ class DVN(EnergyMethod):
     torch.Size([2, 3])
     """
 
-    def __init__(
-        self,
-        energy: Energy,
-        space: Space,
-        loss: Regression | None = None,
-        inference: GradientInference | None = None,
-    ) -> None:
-        super().__init__(energy, space, inference)
-        self.loss = loss or Regression()
+    loss: Regression
+    default_loss = Regression
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage("energy", ("energy",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One step on predicted, adversarial and true outputs."""
+        """Yield one step on predicted, adversarial and true outputs."""
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
@@ -67,5 +59,4 @@ SPEC = MethodSpec(
     losses=named(Regression),
     rates={"energy": "energy_lr"},
     search=("energy_dropout", "inference_lr", "inference_steps"),
-    build=lambda parts: DVN(parts.energy(), parts.space, parts.energy_loss(), parts.inference()),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, i
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
 from lossnet.losses.base import EnergyFunction
 from lossnet.methods.base import Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
-from lossnet.methods.spec import MethodSpec, Parts, named
+from lossnet.methods.seal import SEAL
+from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
@@ -74,7 +74,7 @@ class Implicit(SEAL):
     """
 
     stackable = True
-    per_replica: ClassVar[tuple[str, ...]] = (*SEAL.per_replica, "weight")
+    per_replica = (*SEAL.per_replica, "weight")
 
     def __init__(
         self,
@@ -124,42 +124,34 @@ class Implicit(SEAL):
             yield next(explicit) if only_explicit else self.implicit_update(batch)
 
     def implicit_update(self, batch: Batch) -> Update:
-        """An energy step along both terms, with products of matrices in full."""
-        with ops.matmul_precision(batch.y.device, rounded=False):
-            return self._implicit_update(batch)
-
-    def _implicit_update(self, batch: Batch) -> Update:
+        """Return an energy step along both terms, with products of matrices in full precision."""
+        recurrent = is_recurrent(self.task_net, self.energy)
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
-        prediction, energy = self.prediction(batch), self.energy.at(batch.x)
-        outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
-        recurrent = is_recurrent(self.task_net, self.energy)
-        found = implicit_gradient(
-            outer,
-            partial(self.inner_loss, batch)
-            if recurrent
-            else self.task_loss(prediction, batch.y, energy, batch.weight),
-            tuple(self.task_net.parameters()),
-            tuple(self.energy.parameters()),
-            self.solver,
-            products=FiniteDifference(draws=False) if recurrent else None,
-            max_norm_ratio=self.max_norm_ratio,
-            residual=not recurrent,
-            total=self.total,
-            problems=len(outer) if outer.dim() else None,
-        )
-        measured = {
-            "explicit_norm": found.explicit_norm,
-            "implicit_norm": found.implicit_norm,
-            "cosine": found.cosine,
-            "curvature": found.curvature,
-            "residual": found.residual,
-        }
-        present = {name: value for name, value in measured.items() if value is not None}
-        return Update("energy", outer, found.gradients, present, whole=True)
+        with ops.matmul_precision(batch.y.device, rounded=False):
+            prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+            outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+            hypergradient = implicit_gradient(
+                outer,
+                partial(self.inner_loss, batch)
+                if recurrent
+                else self.task_loss(prediction, batch.y, energy, batch.weight),
+                tuple(self.task_net.parameters()),
+                tuple(self.energy.parameters()),
+                self.solver,
+                products=FiniteDifference(draws=False) if recurrent else None,
+                max_norm_ratio=self.max_norm_ratio,
+                residual=not recurrent,
+                total=self.total,
+                problems=len(outer) if outer.dim() else None,
+            )
+        names = ("explicit_norm", "implicit_norm", "cosine", "curvature", "residual")
+        values = {name: getattr(hypergradient, name) for name in names}
+        measured = {name: value for name, value in values.items() if value is not None}
+        return Update("energy", outer, hypergradient.gradients, measured, whole=True)
 
     def inner_loss(self, batch: Batch) -> Tensor:
-        """``L_Aux``, ``()``, of networks without dropout and in full precision, for finite differences."""
+        """Return ``L_Aux``, ``()``, without dropout and in full precision, for finite differences."""
         cudnn = torch.backends.cudnn
         full_precision = cudnn.flags(enabled=cudnn.enabled, allow_tf32=False)
         with without_dropout(self.task_net, self.energy), full_precision:
@@ -188,14 +180,12 @@ class Implicit(SEAL):
 
 
 def _build(parts: Parts) -> Implicit:
-    s, given = parts.settings, arguments(parts)
-    if isinstance(
-        given["loss"], NCE
-    ):  # the paper's L_NCE has the cost in its exponents, which SEAL's has not
-        given["loss"] = replace(given["loss"], score=parts.score)
-    return Implicit(
-        **given,
-        score=parts.score,
+    s, loss = parts.settings, parts.energy_loss()
+    if isinstance(loss, NCE):  # the paper's L_NCE has the cost in its exponents, which SEAL's has not
+        loss = replace(loss, score=parts.task.score)
+    return parts.make(
+        Implicit,
+        loss=loss,
         gradient_path=s.implicit_through,
         solver={solver.name: solver for solver in SOLVERS}[s.solver].with_products(s.solver_terms),
         weight=s.implicit_weight,
@@ -209,7 +199,6 @@ SPEC = MethodSpec(
     Implicit,
     "seal, with an energy that sees what the task net will make of it",
     losses=named(NCE, Margin, Regression, CD),
-    rates=RATES,
     search=(*SEARCH, "implicit_weight", "implicit_cap"),
     build=_build,
 )

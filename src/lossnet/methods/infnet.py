@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, Perceptron, TaskLoss
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH, arguments
+from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Space
 
@@ -54,16 +53,17 @@ class InfNet(SEAL):
         self.truncated = truncated
 
     def stages(self) -> tuple[Stage, ...]:
-        updates = partial(self.task_updates, task_loss=self.task_loss)
-        return (*super().stages(), Stage("fine-tuning", ("task_net",), updates, self.predict))
+        return (*super().stages(), Stage("fine-tuning", ("task_net",), self.task_updates, self.predict))
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         yield from self.energy_updates(batch)
-        yield from self.task_updates(batch, self.task_loss, self.adversary)
+        yield from self.task_updates(batch, self.adversary)
 
     def adversary(self, energy: EnergyFunction, truth: Tensor) -> EnergyFunction:
-        """What the network minimises in place of the energy: ``y ↦ E(x, y) − cost(y, truth)``, or, truncated,
-        ``y ↦ −[cost(y, truth) − E(x, y) + E(x, truth)]₊``."""
+        """Return the network's objective in place of the energy: ``y ↦ E(x, y) − cost(y, truth)``.
+
+        Truncated, it is ``y ↦ −[cost(y, truth) − E(x, y) + E(x, truth)]₊``.
+        """
         if self.truncated:
             return lambda y: -self.loss.violation(energy, truth, y).clamp(min=0)
         return lambda y: energy(y) - self.loss.cost(y, truth)
@@ -74,7 +74,5 @@ SPEC = MethodSpec(
     InfNet,
     "a cost-augmented net against the energy, then fine-tuned",
     losses=named(Margin, Perceptron),
-    rates=RATES,
-    search=SEARCH,
-    build=lambda parts: InfNet(**arguments(parts), truncated=parts.settings.zero_truncation),
+    build=lambda parts: parts.make(InfNet, truncated=parts.settings.zero_truncation),
 )

@@ -13,8 +13,8 @@ from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import RATES, SEAL, SEARCH
-from lossnet.methods.spec import MethodSpec, Parts, named
+from lossnet.methods.seal import SEAL
+from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
 __all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
@@ -25,7 +25,7 @@ class CostNet(nn.Module):
 
     @abstractmethod
     def both(self, task_net: nn.Module, space: Space, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits ``(batch, *event)`` of ``A`` and of ``F``."""
+        """Return logits ``(batch, *event)`` of ``A`` and of ``F``."""
 
 
 class Separated(CostNet):
@@ -136,12 +136,12 @@ class InfNetPlus(SEAL):
         yield from self.network_updates(batch)
 
     def predictions(self, batch: Batch) -> tuple[Prediction, Prediction]:
-        """Those of ``A`` and of ``F``."""
+        """Return the predictions of ``A`` and of ``F``."""
         test_time, augmented = self.cost_net.both(self.task_net, self.space, batch)
         return Prediction(self.space, test_time, batch.mask), Prediction(self.space, augmented, batch.mask)
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
-        """The energy's steps against both networks as they are."""
+        """Yield the energy's steps against both networks, held fixed."""
         with torch.no_grad():
             test_time, augmented = self.predictions(batch)
         for _ in range(self.energy_steps):
@@ -154,7 +154,7 @@ class InfNetPlus(SEAL):
             yield Update("energy", loss, measured=measured)
 
     def network_updates(self, batch: Batch) -> Iterator[Update]:
-        """Steps of both networks at once against the energy as it is."""
+        """Yield steps of both networks at once against the energy, held fixed."""
         with torch.no_grad():
             energy = self.energy.at(batch.x)
         parameters = [*self.task_net.parameters(), *self.cost_net.parameters()]
@@ -169,14 +169,14 @@ class InfNetPlus(SEAL):
             loss = loss - game * self.weight * batch.mean(perceptron)
             cost_loss = self.task_loss(augmented, batch.y, weight=batch.weight) - game * batch.mean(margin)
             # One gradient for both: shared features learn from both losses.
-            found = torch.autograd.grad(loss + cost_loss, parameters, materialize_grads=True)
-            yield Update("task_net", loss.detach(), found[:own])
-            yield Update("cost_net", cost_loss.detach(), found[own:])
+            gradients = torch.autograd.grad(loss + cost_loss, parameters, materialize_grads=True)
+            yield Update("task_net", loss.detach(), gradients[:own])
+            yield Update("cost_net", cost_loss.detach(), gradients[own:])
 
     def violations(
         self, energy: EnergyFunction, truth: Tensor, test_time: Prediction, augmented: Prediction
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Both brackets of Eq. 6, not truncated, and ``E(x, y)``, each ``(batch,)``."""
+        """Return both brackets of Eq. 6, not truncated, and ``E(x, y)``, each ``(batch,)``."""
         outputs = torch.stack([augmented.relaxed, test_time.relaxed], 1)
         low, against, predicted = energy(with_truth(truth, outputs)).unbind(1)
         cost = self.loss.score.cost(outputs[:, :1], truth).squeeze(1)
@@ -193,15 +193,10 @@ def _cost_net(parts: Parts, task_net: nn.Module) -> CostNet:
 
 def _build(parts: Parts) -> InfNetPlus:
     s, task_net = parts.settings, parts.task_net()
-    return InfNetPlus(
-        task_net,
-        _cost_net(parts, task_net),
-        parts.energy(),
-        parts.space,
-        parts.energy_loss(),
-        parts.task_loss(),
-        energy_steps=s.energy_steps,
-        task_steps=s.task_steps,
+    return parts.make(
+        InfNetPlus,
+        task_net=task_net,
+        cost_net=_cost_net(parts, task_net),
         weight=s.perceptron_weight,
         truncated=s.zero_truncation,
     )
@@ -212,7 +207,7 @@ SPEC = MethodSpec(
     InfNetPlus,
     "a cost-augmented net and the task net together against the energy",
     losses=named(Margin),
-    rates={**RATES, "cost_net": "task_lr"},
+    rates={"energy": "energy_lr", "task_net": "task_lr", "cost_net": "task_lr"},
     search=(*SEARCH, "perceptron_weight"),
     build=_build,
 )

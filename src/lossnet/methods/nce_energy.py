@@ -18,7 +18,7 @@ __all__ = ["NCEEnergy"]
 
 
 class NCEEnergy(EnergyMethod):
-    """Trains ``noise_net`` with cross-entropy, freezes it, and contrasts its samples with the truth.
+    """An energy that tells the truth from samples of ``noise_net``, trained with cross-entropy and frozen.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP
@@ -29,6 +29,8 @@ class NCEEnergy(EnergyMethod):
     [('noise_net',), ('energy',)]
     """
 
+    default_loss = NCE
+
     def __init__(
         self,
         energy: Energy,
@@ -37,9 +39,8 @@ class NCEEnergy(EnergyMethod):
         loss: EnergyLoss | None = None,
         inference: GradientInference | None = None,
     ) -> None:
-        super().__init__(energy, space, inference)
+        super().__init__(energy, space, loss, inference)
         self.noise_net = noise_net
-        self.loss = loss or NCE()
         if self.inference.start == "net":
             self.predictors = ("energy", "noise_net")
 
@@ -50,15 +51,15 @@ class NCEEnergy(EnergyMethod):
         )
 
     def pretraining(self, batch: Batch) -> Iterator[Update]:
-        """One step of cross-entropy on the noise network."""
+        """Yield one step of cross-entropy on the noise network."""
         yield Update("noise_net", batch.mean(self._noise(batch).cross_entropy(batch.y)))
 
     def predict_noise(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Relaxed outputs of the noise network."""
+        """Return relaxed outputs of the noise network."""
         return self.space.relax(self.noise_net(x), mask)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One contrastive step against the frozen network's samples."""
+        """Yield one contrastive step against the frozen network's samples."""
         with torch.no_grad():
             noise = self._noise(batch)
         for loss in self.loss.candidate_batches(batch.y, noise, 1):
@@ -68,10 +69,8 @@ class NCEEnergy(EnergyMethod):
         return Prediction(self.space, self.noise_net(batch.x), batch.mask)
 
     def start(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.inference.start == "net":
-            logits: Tensor = self.noise_net(x)
-            return logits
-        return self.space.zeros(x, mask)
+        logits: Tensor = self.noise_net(x) if self.inference.start == "net" else self.space.zeros(x, mask)
+        return logits
 
 
 SPEC = MethodSpec(
@@ -81,7 +80,4 @@ SPEC = MethodSpec(
     losses=named(NCE, Ranking),
     rates={"energy": "energy_lr", "noise_net": "task_lr"},
     search=("task_dropout", "energy_dropout", "inference_lr", "inference_steps"),
-    build=lambda parts: NCEEnergy(
-        parts.energy(), parts.task_net(), parts.space, parts.energy_loss(), parts.inference()
-    ),
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lossnet.energies import Energy
 from lossnet.losses import ENERGY_LOSSES, NCE, EnergyFunction, EnergyLoss, TaskLoss
-from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.methods.base import TASK_LOSS_WEIGHTS, Stage, TaskNetMethod, Update
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Prediction, Space
 
@@ -22,19 +21,18 @@ def energy_losses(
 ) -> Iterator[Tensor]:
     """Yield the losses ``()`` of ``count`` energy steps against one prediction, held fixed (SEAL Eq. 4).
 
-    Each has candidates of its own, and is of the energy as it is when the loss is asked for: take the step
-    between two of them.
+    Each has candidates of its own and sees the energy of the moment: take the step between two of them.
     """
     for instance_losses in loss.candidate_batches(batch.y, prediction, count):
         yield batch.mean(instance_losses(energy.at(batch.x)))
 
 
 class SEAL(TaskNetMethod):
-    """On each batch, ``energy_steps`` of the energy, then ``task_steps`` of the task net (SEAL Eq. 4, 5).
+    """``energy_steps`` of the energy, then ``task_steps`` of the task net on each batch (SEAL Eq. 4, 5).
 
     The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
-    held fixed.  Each network reads the other's batch once, however many steps it takes.  With no
-    ``energy_steps``, the energy stays as it is: any scorer of outputs then is a loss.
+    held fixed.  Each network reads the other's batch once, however many steps it takes.  Without
+    ``energy_steps`` the energy is not trained: any scorer of outputs then is a loss.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.nets import MLP
@@ -47,9 +45,7 @@ class SEAL(TaskNetMethod):
     """
 
     stackable = True
-    per_replica: ClassVar[tuple[str, ...]] = tuple(
-        f"task_loss.{term}_weight" for term in ("energy", "ce", "score")
-    )
+    per_replica = TASK_LOSS_WEIGHTS
 
     def __init__(
         self,
@@ -74,62 +70,41 @@ class SEAL(TaskNetMethod):
         return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """The steps of one batch."""
+        """Yield the steps of one batch."""
         if self.energy_steps:
             yield from self.energy_updates(batch)
-        yield from self.task_updates(batch, self.task_loss)
+        yield from self.task_updates(batch)
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
-        """The energy's steps against the task net as it is."""
+        """Yield the energy's steps against the present task net."""
         yield from self.explicit_updates(batch, self.energy_steps)
 
     def explicit_updates(self, batch: Batch, count: int) -> Iterator[Update]:
-        """``count`` steps of the energy loss, of one prediction and with candidates of their own."""
+        """Yield ``count`` steps of the energy loss, of one prediction and with candidates of their own."""
         with torch.no_grad():
             prediction = self.prediction(batch)
         for loss in energy_losses(self.energy, self.loss, batch, prediction, count):
             yield Update("energy", loss)
 
     def task_updates(
-        self,
-        batch: Batch,
-        task_loss: TaskLoss,
-        objective: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None,
+        self, batch: Batch, objective: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None
     ) -> Iterator[Update]:
-        """Take the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
+        """Yield the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
         with torch.no_grad():
             energy: EnergyFunction = self.energy.at(batch.x)
         if objective is not None:
             energy = objective(energy, batch.y)
         for _ in range(self.task_steps):
             with self.energy.frozen(but=self.task_net.parameters()):
-                loss = task_loss(self.prediction(batch), batch.y, energy, batch.weight)
+                loss = self.task_loss(self.prediction(batch), batch.y, energy, batch.weight)
             yield Update("task_net", loss)
 
 
-#: SEAL's learning rates and settings to search, which methods made of it share
-RATES = {"energy": "energy_lr", "task_net": "task_lr"}
-SEARCH = ("task_dropout", "energy_dropout", "energy_weight", "energy_steps", "task_steps")
-
-
-def arguments(parts: Parts) -> dict[str, Any]:
-    """Return the arguments of `SEAL` and of methods made of it."""
-    return {
-        "task_net": parts.task_net(),
-        "energy": parts.energy(),
-        "space": parts.space,
-        "loss": parts.energy_loss(),
-        "task_loss": parts.task_loss(),
-        "energy_steps": parts.settings.energy_steps,
-        "task_steps": parts.settings.task_steps,
-    }
-
-
 def _build(parts: Parts) -> SEAL:
-    options = arguments(parts)
-    if not any(one.requires_grad for one in options["energy"].parameters()):
-        options["energy_steps"] = 0
-    return SEAL(**options)
+    method = parts.make(SEAL)
+    if not any(parameter.requires_grad for parameter in method.energy.parameters()):
+        method.energy_steps = 0
+    return method
 
 
 SPEC = MethodSpec(
@@ -137,8 +112,6 @@ SPEC = MethodSpec(
     SEAL,
     "energy and task net trained in turn",
     losses=named(*ENERGY_LOSSES),
-    rates=RATES,
-    search=SEARCH,
     build=_build,
     frozen_energy=True,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import nn
 
 from lossnet.losses import NCE, Margin, Regression, TaskLoss
@@ -17,10 +15,10 @@ __all__ = ["SEALStatic"]
 
 
 class SEALStatic(SEAL):
-    """Trains an energy by itself, freezes it, and trains a task net on the task loss (SEAL Eq. 3).
+    """An energy trained by itself and frozen, then a task net trained on the task loss (SEAL Eq. 3).
 
-    How the energy is trained is the teacher's business: `SPEN` (margin), `DVN` (regression) or
-    `NCEEnergy` (NCE).  An energy that is frozen from the start needs no training and gets none.
+    The ``teacher`` trains the energy: `SPEN` (margin), `DVN` (regression) or `NCEEnergy` (NCE).  An energy
+    that is frozen from the start is not trained.
 
     >>> from lossnet.energies import Local, Sum
     >>> from lossnet.methods import DVN
@@ -41,14 +39,7 @@ class SEALStatic(SEAL):
         task_loss: TaskLoss | None = None,
         task_steps: int = 1,
     ) -> None:
-        super().__init__(
-            task_net,
-            teacher.energy,
-            space,
-            task_loss=task_loss,
-            energy_steps=0,
-            task_steps=task_steps,
-        )
+        super().__init__(task_net, teacher.energy, space, None, task_loss, 0, task_steps)
         # The teacher's networks become ours under their own names; the teacher itself only schedules them.
         for name, network in teacher.named_children():
             self.add_module(name, network)
@@ -56,8 +47,7 @@ class SEALStatic(SEAL):
         self._teacher_stages = teacher.stages() if trained else ()
 
     def stages(self) -> tuple[Stage, ...]:
-        updates = partial(self.task_updates, task_loss=self.task_loss)
-        return (*self._teacher_stages, Stage("task net", ("task_net",), updates, self.predict))
+        return (*self._teacher_stages, Stage("task net", ("task_net",), self.task_updates, self.predict))
 
 
 #: how the energy is trained with each loss
@@ -66,10 +56,7 @@ _INFERENCE = ("inference_lr", "inference_steps")
 
 
 def _build(parts: Parts) -> SEALStatic:
-    task_net = parts.task_net()
-    teacher = _TEACHERS[parts.loss].build(parts)
-    assert isinstance(teacher, EnergyMethod)
-    return SEALStatic(task_net, teacher, parts.space, parts.task_loss(), parts.settings.task_steps)
+    return parts.make(SEALStatic, task_net=parts.task_net(), teacher=parts.make(_TEACHERS[parts.loss].method))
 
 
 SPEC = MethodSpec(

@@ -1,11 +1,12 @@
-"""What a method says of itself, beside its class: losses, learning rates, what to search, how it is built."""
+"""Descriptions of methods beside their classes: losses, learning rates, settings to search, how to build."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
@@ -13,32 +14,18 @@ from lossnet.energies import Energy
 from lossnet.inference import GradientInference
 from lossnet.losses import EnergyLoss, FixedLoss, TaskLoss, cross_entropy
 from lossnet.methods.base import Method
-from lossnet.scores import Score
 from lossnet.settings import Settings
 from lossnet.spaces import Space
 
-__all__ = ["MethodSpec", "Parts", "Source", "named"]
+if TYPE_CHECKING:
+    from lossnet.task import Task
 
+__all__ = ["MethodSpec", "Parts", "named"]
 
-class Source(Protocol):
-    """Where the parts of a method come from: a task, or somebody's own networks."""
+M = TypeVar("M", bound=Method)
 
-    @property
-    def score(self) -> Score:
-        """The score that predictions should be good at."""
-
-    @property
-    def units(self) -> int:
-        """Labels or pixels of one output, which cross-entropy sums over and the score's cost does not."""
-
-    def space(self, settings: Settings) -> Space:
-        """Return the space of outputs."""
-
-    def task_net(self, settings: Settings) -> nn.Module:
-        """Return a network from inputs to logits."""
-
-    def energy(self, settings: Settings, bounded: bool = False) -> Energy:
-        """Return an energy; ``bounded`` if it is to learn a score between 0 and 1."""
+#: settings worth a search of methods that train an energy and a task net in turn
+SEARCH = ("task_dropout", "energy_dropout", "energy_weight", "energy_steps", "task_steps")
 
 
 @dataclass(frozen=True)
@@ -53,14 +40,16 @@ class MethodSpec:
         summary: one line that says what it does.
         losses: by their names on the command line, the default first: classes of energy losses, fixed losses
             that take the place of cross-entropy, or None where the method is its own loss.
-        rates: the setting that is the learning rate of each network, or, before that, of a stage by its name.
+        rates: the setting that is the learning rate of each network, or, before that, of a stage by its name;
+            an energy and a task net unless given.
         search: settings worth a search, beside learning rates, weight decay and what a loss has of its own.
-        build: makes the method; the order in which it asks for networks is that of random initial weights.
+        build: makes the method; `Parts.make` unless given.  The order in which it asks for networks is that
+            of random initial weights.
         loss_search: further settings worth a search with one loss only.
         score_shares: weight of the score's cost for each unit of output, with losses that have one of their
             own; ``score_weight`` comes before it.
         spaces: the spaces that it is for, if not for any.
-        frozen_energy: whether it can be had with an energy that stays as it is.
+        frozen_energy: whether it can be used with an energy that is not trained.
 
     >>> from lossnet.methods import seal
     >>> seal.SPEC.name, list(seal.SPEC.losses)[:2], dict(seal.SPEC.rates)
@@ -71,9 +60,9 @@ class MethodSpec:
     method: type[Method]
     summary: str
     losses: Mapping[str, type[EnergyLoss] | FixedLoss | None]
-    rates: Mapping[str, str]
-    search: tuple[str, ...]
-    build: Callable[[Parts], Method]
+    rates: Mapping[str, str] = field(default_factory=lambda: {"energy": "energy_lr", "task_net": "task_lr"})
+    search: tuple[str, ...] = SEARCH
+    build: Callable[[Parts], Method] = lambda parts: parts.make(parts.spec.method)
     loss_search: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     score_shares: Mapping[str, float] = field(default_factory=dict)
     spaces: tuple[type[Space], ...] = ()
@@ -90,12 +79,12 @@ class MethodSpec:
         return loss if isinstance(loss, type) and issubclass(loss, EnergyLoss) else None
 
     def fixed_loss(self, name: str) -> FixedLoss:
-        """Return what one of the losses has in the place of cross-entropy, which it is for most."""
+        """Return the fixed loss of the task net, cross-entropy unless one of the losses replaces it."""
         loss = self.losses[name]
         return cross_entropy if loss is None or isinstance(loss, type) else loss
 
     def suits(self, loss: str, space: Space) -> bool:
-        """Whether the method can be had with a loss for outputs of a space.
+        """Whether the method can be used with a loss for outputs of a space.
 
         >>> from lossnet.methods import crf
         >>> from lossnet.spaces import MultiLabel, Tags
@@ -110,7 +99,7 @@ class MethodSpec:
         return {name: getattr(settings, setting) for name, setting in self.rates.items()}
 
     def score_weight(self, loss: str, settings: Settings, units: int) -> float:
-        """Return λ_S, the weight of the score's cost in the task loss, for outputs of so many units."""
+        """Return λ_S, the weight of the score's cost in the task loss, for outputs of ``units`` units."""
         return settings.score_weight or self.score_shares.get(loss, 0.0) * units
 
     def searched(self, loss: str) -> set[str]:
@@ -121,64 +110,63 @@ class MethodSpec:
 
 
 def named(*losses: type[EnergyLoss]) -> dict[str, type[EnergyLoss]]:
-    """Return energy losses by their names on the command line.
-
-    >>> from lossnet.losses import NCE, Margin
-    >>> list(named(NCE, Margin))
-    ['nce', 'margin']
-    """
+    """Return energy losses by their names on the command line."""
     return {loss.name: loss for loss in losses}
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method with a loss is built from: each call makes a new network."""
+    """The parts of a method with a loss; each call makes a new network."""
 
     spec: MethodSpec
     loss: str
     settings: Settings
-    source: Source
+    task: Task
+
+    def make(self, method: type[M], **given: Any) -> M:
+        """Return a method from these parts, by the names of its arguments and in their order.
+
+        Arguments that are ``given`` come before the parts; those that are neither keep their defaults.
+        """
+        parts: dict[str, Callable[[], Any]] = {
+            "task_net": self.task_net,
+            "noise_net": self.task_net,
+            "energy": self.energy,
+            "space": lambda: self.space,
+            "loss": self.energy_loss,
+            "task_loss": self.task_loss,
+            "energy_steps": lambda: self.settings.energy_steps,
+            "task_steps": lambda: self.settings.task_steps,
+            "inference": self.inference,
+            "score": lambda: self.task.score,
+        }
+        asked = [name for name in signature(method).parameters if name in parts and name not in given]
+        return method(**{name: parts[name]() for name in asked}, **given)
 
     @cached_property
     def space(self) -> Space:
-        """The space of outputs."""
-        return self.source.space(self.settings)
-
-    @property
-    def score(self) -> Score:
-        """The score that predictions should be good at."""
-        return self.source.score
+        return self.task.space(self.settings)
 
     def task_net(self) -> nn.Module:
-        """Return a network from inputs to logits."""
-        return self.source.task_net(self.settings)
+        return self.task.task_net(self.settings)
 
     def energy(self) -> Energy:
         """Return an energy that suits the loss."""
         loss = self.spec.energy_loss(self.loss)
-        return self.source.energy(self.settings, bounded=loss is not None and loss.bounded)
+        return self.task.energy(self.settings, bounded=loss is not None and loss.bounded)
 
     def energy_loss(self) -> Any:
         """Return the loss that trains the energy, of the class that the spec names."""
         loss = self.spec.energy_loss(self.loss)
         assert loss is not None
-        return loss.from_settings(self.settings, self.score)
+        return loss.from_settings(self.settings, self.task.score)
 
     def task_loss(self) -> TaskLoss:
-        """Return the loss that trains the task net."""
         s = self.settings
-        score_weight = self.spec.score_weight(self.loss, s, self.source.units)
+        score_weight = self.spec.score_weight(self.loss, s, self.task.units)
         fixed = self.spec.fixed_loss(self.loss)
-        return TaskLoss(s.energy_weight, s.ce_weight, score_weight, self.score, fixed)
+        return TaskLoss(s.energy_weight, s.ce_weight, score_weight, self.task.score, fixed)
 
     def inference(self) -> GradientInference:
-        """Return gradient-based inference."""
-        s = self.settings
-        return GradientInference(
-            steps=s.inference_steps,
-            lr=s.inference_lr,
-            update=s.inference_update,
-            optimizer=s.inference_optimizer,
-            start=s.inference_start,
-            candidates=s.inference_candidates,
-        )
+        names = ("steps", "lr", "update", "optimizer", "start", "candidates")
+        return GradientInference(**{name: getattr(self.settings, f"inference_{name}") for name in names})

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from lossnet.energies import Energy
-from lossnet.inference import GradientInference, cost_augmented
+from lossnet.inference import cost_augmented
 from lossnet.losses import Margin
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
-from lossnet.spaces import Batch, Prediction, Space
+from lossnet.spaces import Batch, Prediction
 
 __all__ = ["SPEN"]
 
@@ -30,15 +29,8 @@ class SPEN(EnergyMethod):
     ['local energy', 'energy']
     """
 
-    def __init__(
-        self,
-        energy: Energy,
-        space: Space,
-        loss: Margin | None = None,
-        inference: GradientInference | None = None,
-    ) -> None:
-        super().__init__(energy, space, inference)
-        self.loss = loss or Margin()
+    loss: Margin
+    default_loss = Margin
 
     def stages(self) -> tuple[Stage, ...]:
         return (
@@ -47,24 +39,24 @@ class SPEN(EnergyMethod):
         )
 
     def pretraining(self, batch: Batch) -> Iterator[Update]:
-        """One step of cross-entropy on the local term."""
+        """Yield one step of cross-entropy on the local term."""
         prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
         yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
 
     def predict_locally(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Relaxed outputs of the local term alone."""
+        """Return relaxed outputs of the local term alone."""
         return self.space.relax(self.energy.unary_logits(x), mask)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """One step on the most violated output that inference finds."""
+        """Yield one step on the most violated output that inference finds."""
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
         objective = cost_augmented(energy, self.loss.score, batch.y)
         with self.energy.frozen():
-            found = self.inference(objective, self.space, start, batch.mask)
+            violating = self.inference(objective, self.space, start, batch.mask).best
         prediction = Prediction(self.space, start, batch.mask)
-        loss = self.loss(energy, batch.y, found.best.unsqueeze(1), prediction)
+        loss = self.loss(energy, batch.y, violating.unsqueeze(1), prediction)
         yield Update("energy", batch.mean(loss))
 
 
@@ -76,5 +68,4 @@ SPEC = MethodSpec(
     # The local term is first trained as a classifier, at a classifier's rate.
     rates={"energy": "energy_lr", "local energy": "task_lr"},
     search=("energy_dropout", "inference_lr", "inference_steps"),
-    build=lambda parts: SPEN(parts.energy(), parts.space, parts.energy_loss(), parts.inference()),
 )

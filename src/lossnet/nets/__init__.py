@@ -1,10 +1,8 @@
 """Networks that read inputs."""
 
-from lossnet.nets.fcn import FCN, Normalise, UNet
-from lossnet.nets.layers import InputLayer, linear
-from lossnet.nets.mlp import MLP
-from lossnet.nets.pooled import PooledImages, PooledTokens
-from lossnet.nets.recurrent import BiLSTM, CharacterCNN, Tagger, Tokens, WordVectors
+from lossnet.nets.fcn import FCN, Normalise, PooledImages, UNet
+from lossnet.nets.layers import MLP, InputLayer, linear
+from lossnet.nets.recurrent import BiLSTM, CharacterCNN, PooledTokens, Tagger, Tokens, WordVectors
 
 __all__ = [
     "FCN",

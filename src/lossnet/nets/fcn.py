@@ -1,4 +1,4 @@
-"""Networks that read images and answer with a logit for every pixel.
+"""Networks that read images: logits for every pixel, or for the whole image.
 
 All activations here are smooth: implicit gradients and energies differentiate a network twice, and the
 second derivative of a rectified linear unit is zero wherever it exists.
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["FCN", "Normalise", "UNet", "conv"]
+from lossnet.nets.layers import Headed
+
+__all__ = ["FCN", "Normalise", "PooledImages", "UNet", "conv"]
 
 
 class FCN(nn.Module):
@@ -40,7 +42,7 @@ class FCN(nn.Module):
         self.head = nn.Conv2d(fine, 1, 1)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the logits are read from, ``(batch, fine filters, height, width)``."""
+        """Return what the logits are read from, ``(batch, fine filters, height, width)``."""
         fine = F.silu(self.fine(self.normalise(x)))
         middle = F.silu(self.middle(fine))
         coarse = F.silu(self.coarse(middle))
@@ -48,7 +50,7 @@ class FCN(nn.Module):
         return F.silu(self.to_fine(middle, fine))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(batch, height, width)``."""
+        """Return logits ``(batch, height, width)``."""
         logits: Tensor = self.head(self.features(x))
         return logits.squeeze(1)
 
@@ -84,7 +86,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 1, 1)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the logits are read from, ``(batch, self.width, height, width)``."""
+        """Return what the logits are read from, ``(batch, self.width, height, width)``."""
         x = self.normalise(x)
         if self.enlarge > 1:
             x = F.interpolate(x, scale_factor=self.enlarge, mode="bilinear", align_corners=False)
@@ -98,9 +100,25 @@ class UNet(nn.Module):
         return F.avg_pool2d(x, self.enlarge) if self.enlarge > 1 else x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(batch, height, width)``."""
+        """Return logits ``(batch, height, width)``."""
         logits: Tensor = self.head(self.features(x))
         return logits.squeeze(1)
+
+
+class PooledImages(Headed):
+    """The mean of a network's features over the pixels of each image.
+
+    >>> PooledImages(FCN(3, (4, 8, 8)), width=4, outputs=3)(torch.rand(2, 3, 9, 7)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, encoder: FCN | UNet, width: int, outputs: int | None = None) -> None:
+        encoder.head = nn.Identity()  # type: ignore[assignment]  # logits of pixels are not asked for
+        super().__init__(encoder, width, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        pixels: Tensor = self.encoder.features(x)  # type: ignore[operator]
+        return pixels.mean((2, 3))
 
 
 class Normalise(nn.Module):
@@ -124,19 +142,19 @@ class Normalise(nn.Module):
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> Normalise:
-        """Takes mean and deviation from training images ``(images, channels, height, width)``."""
+        """Take mean and deviation from training images ``(images, channels, height, width)``."""
         std, mean = torch.std_mean(images, dim=(0, 2, 3), correction=0)
         self.mean.copy_(mean.view_as(self.mean))
         self.std.copy_(std.view_as(self.std).clamp(min=1e-3))  # a channel may be constant
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images of the same shape."""
+        """Return images of the same shape."""
         return (x - self.mean) / self.std
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size (or its ``stride``-th part, rounded up) and starts as `linear` does.
+    """Return a convolution that keeps the size (or its ``stride``-th part, rounded up), started as `linear`.
 
     >>> conv(3, 4, size=5, stride=2)(torch.zeros(1, 3, 7, 8)).shape
     torch.Size([1, 4, 4, 4])

@@ -1,4 +1,4 @@
-"""Linear layers, and the one that reads a network's inputs."""
+"""Linear layers, the one that reads a network's inputs, and multi-layer perceptrons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lossnet import ops
 
-__all__ = ["Dropout", "InputLayer", "hooked", "linear"]
+__all__ = ["MLP", "Dropout", "Headed", "InputLayer", "hooked", "linear"]
 
 
 class Dropout(nn.Dropout):
@@ -50,7 +50,7 @@ class InputLayer(nn.Module):
         self.bias = start.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """``X W + b``, ``(…, outputs)``."""
+        """Return ``X W + b``, ``(…, outputs)``."""
         return ops.dense_layer(x, self.weight, self.bias, transposed=True, training=self.training)
 
     def extra_repr(self) -> str:
@@ -67,16 +67,68 @@ class InputLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
+class MLP(nn.Sequential):
+    """``layers`` hidden layers of width ``hidden`` (softplus, dropout), then ``outputs`` if given.
+
+    Without ``outputs`` it is a feature network ``T(x)`` (SEAL §4); with it, a task net ``A(x)``.
+    Inputs ``(batch, inputs)``, dense or in CSR layout, give ``(batch, hidden)`` or ``(batch, outputs)``.
+
+    >>> import torch
+    >>> MLP(4, hidden=8, layers=2, outputs=3)(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int, layers: int, outputs: int | None = None, dropout: float = 0
+    ) -> None:
+        modules: list[nn.Module] = []
+        width = inputs
+        for _ in range(layers):
+            modules += [(linear if modules else InputLayer)(width, hidden), nn.Softplus()]
+            if dropout:
+                modules.append(Dropout(dropout))
+            width = hidden
+        if outputs is not None:
+            modules.append((linear if modules else InputLayer)(width, outputs))
+        super().__init__(*modules)
+        self.width = width
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return what the outputs are read from, ``(batch, self.width)``."""
+        for module in list(self)[:-1]:
+            x = module(x)
+        return x
+
+    @property
+    def head(self) -> nn.Module:
+        """The last layer, from features to outputs."""
+        return self[-1]
+
+
+class Headed(nn.Module):
+    """Base class of networks with an encoder and, given ``outputs``, a linear head on its features."""
+
+    def __init__(self, encoder: nn.Module, width: int, outputs: int | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.width = width
+        self.head = nn.Identity() if outputs is None else linear(width, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return what the logits are read from, ``(batch, …, self.width)``."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, or features where there is no head."""
+        outputs: Tensor = self.head(self.features(x))
+        return outputs
+
+
 def hooked(*modules: nn.Module) -> bool:
-    """Return True if any of these modules has hooks, so that it must be called as it is.
+    """Whether any of these modules has hooks, which only calling the module itself runs.
 
     >>> hooked(nn.Softplus())
     False
     """
-    return any(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        for module in modules
-    )
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for module in modules for kind in kinds)

@@ -1,4 +1,4 @@
-"""Networks that read sentences and answer with logits for every token.
+"""Networks that read sentences: logits for every token, or for the whole sentence.
 
 Sentences are padded on the right: ``x`` is an integer tensor ``(batch, length, columns)`` whose first column
 is the word, 0 for padding.  Further columns are features of the word (its shape, its part of speech, …), and
@@ -9,30 +9,20 @@ of the input, and what a network says of a token does not depend on how far its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lossnet.nets.layers import Dropout, linear
+from lossnet.nets.layers import Dropout, Headed
 
-__all__ = [
-    "BiLSTM",
-    "CharacterCNN",
-    "Tagger",
-    "Tokens",
-    "WordVectors",
-    "is_recurrent",
-    "read",
-    "turned",
-    "without_dropout",
-]
+__all__ = ["BiLSTM", "CharacterCNN", "PooledTokens", "Tagger", "Tokens", "WordVectors"]
 
 
 class Tokens(NamedTuple):
-    """What a network knows of the tokens of padded sentences.
+    """Features of the tokens of padded sentences.
 
     ``states`` ``(batch, length, width)`` sees the whole sentence, ``words`` ``(batch, length, inputs)`` the
     token alone; both are zero on padding, and ``mask`` ``(batch, length)`` is true elsewhere.
@@ -78,7 +68,7 @@ class WordVectors(nn.Module):
             self.width += self.characters.width
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors ``(batch, length, self.width)`` of tokens ``(batch, length, columns)``."""
+        """Return vectors ``(batch, length, self.width)`` of tokens ``(batch, length, columns)``."""
         parts = [F.embedding(x[..., 0], self.vectors)]
         parts += [column(x[..., 1 + place]) for place, column in enumerate(self.columns)]
         if self.characters is not None:
@@ -100,7 +90,7 @@ class CharacterCNN(nn.Module):
         self.width = filters
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors ``(batch, length, self.width)`` of words ``(batch, length, letters)``; zeros if empty."""
+        """Return vectors ``(batch, length, self.width)`` of ``(batch, length, letters)``; zeros if empty."""
         letters = x.flatten(0, 1)
         responses = self.convolution(self.letters(letters).transpose(1, 2))
         absent = (letters == 0).unsqueeze(1)
@@ -143,7 +133,7 @@ class BiLSTM(nn.Module):
         return Tokens(states, words, mask)
 
 
-class Tagger(nn.Module):
+class Tagger(Headed):
     """A task net: logits ``(batch, length, tags)`` from the states of a `BiLSTM`.
 
     >>> net = Tagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), tags=3)
@@ -152,23 +142,31 @@ class Tagger(nn.Module):
     """
 
     def __init__(self, encoder: BiLSTM, tags: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = linear(encoder.width, tags)
+        super().__init__(encoder, encoder.width, tags)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the logits are read from, ``(batch, length, self.encoder.width)``."""
         tokens: Tokens = self.encoder(x)
         return tokens.states
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(batch, length, tags)``."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+
+class PooledTokens(Headed):
+    """The mean of a `BiLSTM`'s states over the tokens of each sentence, padding left out.
+
+    >>> net = PooledTokens(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), outputs=3)
+    >>> net(torch.tensor([[[3], [2], [0]]])).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, encoder: BiLSTM, outputs: int | None = None) -> None:
+        super().__init__(encoder, encoder.width, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        tokens: Tokens = self.encoder(x)
+        return tokens.states.sum(1) / tokens.mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def turned(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sentences ``(batch, length, width)`` turned around, each within its own length; padding stays.
+    """Return sentences ``(batch, length, width)`` turned around, each within its own length; padding stays.
 
     >>> turned(torch.tensor([[[1], [2], [3], [0]]]), torch.tensor([3])).flatten()
     tensor([3, 2, 1, 0])
@@ -180,16 +178,14 @@ def turned(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 def read(lstm: nn.LSTM, values: Tensor) -> Tensor:
-    """States ``(batch, length, hidden)`` of an LSTM over ``(batch, length, width)``."""
+    """Return the states ``(batch, length, hidden)`` of an LSTM over ``(batch, length, width)``."""
     if not values.shape[1]:  # no sentence: an LSTM refuses those of no length
         return values.new_zeros(*values.shape[:2], lstm.hidden_size)
     # cuDNN differentiates recurrent networks in training mode only; frozen energies are differentiated too.
-    if values.is_cuda and not lstm.training and torch.is_grad_enabled():
-        with torch.backends.cudnn.flags(enabled=False):
-            states: Tensor = lstm(values)[0]
-            return states
-    states = lstm(values)[0]
-    return states
+    without = values.is_cuda and not lstm.training and torch.is_grad_enabled()
+    with torch.backends.cudnn.flags(enabled=False) if without else nullcontext():
+        states: Tensor = lstm(values)[0]
+        return states
 
 
 def is_recurrent(*networks: nn.Module) -> bool:
@@ -203,7 +199,7 @@ def is_recurrent(*networks: nn.Module) -> bool:
 
 @contextmanager
 def without_dropout(*networks: nn.Module) -> Iterator[None]:
-    """Networks in here drop nothing out and are otherwise as they were.
+    """Turn dropout of the networks off inside.
 
     >>> net = nn.Sequential(nn.Dropout(0.5))
     >>> with without_dropout(net):

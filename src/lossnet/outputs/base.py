@@ -1,11 +1,11 @@
-"""What every kind of output can do."""
+"""Base class of kinds of output."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from lossnet.data import DataError, Source, Target
 from lossnet.decoding import Decoder
 from lossnet.energies import Energy
-from lossnet.inputs import Arrays, Input, Level, Schema
+from lossnet.files import opened
+from lossnet.inputs import Input, Level, Schema
+from lossnet.inputs.base import Kind
 from lossnet.scores import Decoded, Meter, Metric, Score, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Space
@@ -22,8 +24,10 @@ from lossnet.spaces import Space
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
 
-__all__ = ["Output", "Predicted"]
+__all__ = ["Output", "Predicted", "Ranges"]
 
+#: where settings are searched; None for one that is not used
+Ranges = Mapping[str, tuple[float, float] | None]
 TargetT = TypeVar("TargetT", bound=Target)
 
 
@@ -35,39 +39,25 @@ class Predicted(NamedTuple):
     names: Sequence[str] | None = None
 
 
-class Output(ABC, Generic[TargetT]):
-    """A kind of output, fitted on training data: space, score, energy, decoding, measures, how it is shown.
+class Output(Kind, Generic[TargetT]):
+    """Base class of kinds of output: space, score, energy, decoding, metrics and presentation."""
 
-    Subclasses are found by their `kind` when a model folder is read, so that a kind of your own works like
-    those that come with Lossnet once its module is imported.
-    """
-
-    #: what model folders call it
-    kind: ClassVar[str]
-    #: what such outputs are, in a few words
-    summary: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Output[Any]]]] = {}
     #: the class that holds such outputs in memory
     target: ClassVar[type[Target]]
-    #: what a network must describe: whole instances, positions or pixels
+    #: whether a network must describe whole instances, positions or pixels
     level: ClassVar[Level]
     #: the score that predictions should be good at
     score: ClassVar[Score]
     #: ways to turn probabilities into outputs by name, the default first, made from a tuned threshold
     decoders: ClassVar[Mapping[str, Callable[[float], Decoder]]]
 
-    kinds: ClassVar[dict[str, type[Output[Any]]]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "kind" in cls.__dict__:
-            Output.kinds[cls.kind] = cls
-
     # ------------------------------------------------------------------ data
 
     @classmethod
     @abstractmethod
-    def fit(cls, parts: Sequence[TargetT]) -> Output[TargetT]:
-        """Return the kind as fitted on the outputs of training, validation and test data."""
+    def fit(cls, parts: Sequence[TargetT]) -> Self:
+        """Return the kind fitted on the outputs of training, validation and test data."""
 
     @classmethod
     def accepts(cls, y: Any) -> bool:
@@ -77,14 +67,13 @@ class Output(ABC, Generic[TargetT]):
     @classmethod
     def collect(cls, y: Any, source: Source) -> TargetT:
         """Return raw outputs of these inputs, as a user has them, in memory."""
-        raise DataError(
-            f"{cls.summary} are not read from Python objects; give an instance of {cls.target.__name__}"
-        )
+        advice = f"give an instance of {cls.target.__name__}"
+        raise DataError(f"{cls.summary} are not read from Python objects; {advice}")
 
     def preparing(self, targets: Callable[[], Iterable[TargetT]]) -> Callable[[TargetT], Target]:
-        """Return what makes outputs of a data set such as losses and metrics read.
+        """Return a function that prepares outputs of a data set for losses and metrics.
 
-        ``targets`` goes through all of the set's outputs, whenever it is called.
+        ``targets`` goes through all outputs of the set, each time it is called.
         """
         return lambda target: target
 
@@ -125,13 +114,8 @@ class Output(ABC, Generic[TargetT]):
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Energy:
         """Return an energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
 
-    def search_ranges(
-        self, source: Input[Any, Any], settings: Settings
-    ) -> Mapping[str, tuple[float, float] | None]:
-        """Return where settings are searched for this kind of output: None for what it does not use.
-
-        Others are searched where `Settings` says; what has no range here or there is not searched.
-        """
+    def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
+        """Return where settings are searched for this kind of output, if not where `Settings` says."""
         return {}
 
     # ------------------------------------------------------------------ how good predictions are
@@ -146,7 +130,7 @@ class Output(ABC, Generic[TargetT]):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What the meter measures."""
+        """Metrics of the meter."""
         return self.meter(0.5).metrics
 
     def decoder(self, name: str | None, threshold: float) -> Decoder:
@@ -157,17 +141,6 @@ class Output(ABC, Generic[TargetT]):
             raise ValueError(f"{self.kind} cannot be decoded by {name!r}; choose {known}")
         return self.decoders[name](threshold)
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a model folder keeps: JSON and arrays, for `from_state`."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Output[TargetT]:
-        """Return the kind that `state` described; a ValueError says what is wrong with it."""
-
     # ------------------------------------------------------------------ predictions, for people and programs
 
     @abstractmethod
@@ -176,19 +149,29 @@ class Output(ABC, Generic[TargetT]):
 
     def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> str | None:
         """Write predictions to a file or folder, or print them; return a line about that, if any."""
+        lines = self.lines(predicted, decoder)
+        first = next(lines, None)  # before the file is opened: inputs may turn out to be unreadable
+        if first is not None:
+            with opened(place) as file:
+                file.write(first)
+                file.writelines(lines)
+        return None
+
+    def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
+        """Yield the text of a file of predictions, some lines for each part."""
         raise ValueError(f"{self.kind} are not written to files")
 
     #: JSON schema of an answer over HTTP
     answer: ClassVar[Schema] = {}
 
     def answers(self, relaxed: Tensor, decoder: Decoder, source: Source, items: Sequence[Any]) -> list[Any]:
-        """Return JSON for each instance that came over HTTP as one of ``items``."""
+        """Return the answers to instances that came over HTTP as ``items``, as JSON."""
         return self.named(decoder(relaxed), source)
 
     def check_item(self, item: Any, source: Input[Any, Any], settings: Settings, searched: bool) -> None:
-        """Refuse, by a ValueError, an instance that the model cannot predict for.
+        """Raise a ValueError for an instance of a request that the model cannot predict for.
 
-        ``searched`` says that an energy predicts, by a search, rather than a network.
+        ``searched`` says that outputs are searched for by an energy, not predicted by a network.
         """
 
     def exported(
@@ -198,11 +181,11 @@ class Output(ABC, Generic[TargetT]):
         return predict(x)
 
     def described(self) -> dict[str, Any]:
-        """Return metadata of an exported file, as JSON."""
-        return {}
+        """Return metadata of an exported file, as JSON: by default that of `state`."""
+        return self.state()[0]
 
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
-        """Return what a report shows of such outputs beside figures, curves and settings."""
+        """Return the sections of a report that follow figures, curves and settings."""
         return []
 
 

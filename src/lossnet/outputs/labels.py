@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data import LabelTable, Source, Target
 from lossnet.data.stored import stored_strings
 from lossnet.decoding import LABEL_DECODERS, Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.files import opened
-from lossnet.inputs import Arrays, Features, Input, Level, Schema
+from lossnet.inputs import Arrays, Features, Input, Level, Schema, State
 from lossnet.outputs.base import Output, Predicted, rounded
 from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, LabelMeter, Meter
 from lossnet.settings import Settings
@@ -32,7 +29,7 @@ __all__ = ["DecodedLabels", "Labels"]
 
 @dataclass(frozen=True)
 class Labels(Output[LabelTable]):
-    """The names of the labels.
+    """Sets of labels: the labels' names.
 
     >>> labels = Labels.of_size(3)
     >>> labels.names, labels.space(Settings())
@@ -86,8 +83,6 @@ class Labels(Output[LabelTable]):
             "frequent_labels": tuple((names[index], int(counts[index])) for index in order),
         }
 
-    # ------------------------------------------------------------------ networks and energies
-
     def space(self, settings: Settings) -> MultiLabel:
         return MultiLabel(len(self.label_names))
 
@@ -106,43 +101,35 @@ class Labels(Output[LabelTable]):
         interaction = LabelInteraction(labels, settings.global_hidden, features)
         return Sum(encoder, Local(width, labels), interaction)
 
-    # ------------------------------------------------------------------ how good predictions are
-
     def tune(self, relaxed: Tensor, truth: Tensor) -> float:
         return tune_threshold(relaxed, truth)
 
     def meter(self, threshold: float) -> Meter:
         return DecodedLabels(threshold)
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return {"labels": list(self.label_names)}, {}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Labels:
         return cls(stored_strings(content["labels"], "labels", least=1))
 
-    # ------------------------------------------------------------------ predictions
-
     def named(self, decoded: Tensor, source: Source) -> list[list[str]]:
         return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
 
-    def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> None:
-        """Write CSV: a row's number or name, its labels, and all probabilities."""
-        parts = iter(predicted)
-        first = next(parts, None)  # before anything is written: the file may not be what it should be
-        if first is None:
-            return
+    def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
+        """Yield CSV: a row's number or name, its labels, and all probabilities."""
+        rows: list[list[Any]] = [["row", "labels", *self.label_names]]
         number = 0
-        with opened(place) as file:
-            writer = csv.writer(file)
-            writer.writerow(["row", "labels", *self.label_names])
-            for source, relaxed, names in chain([first], parts):
-                for index, labels in enumerate(self.named(decoder(relaxed), source)):
-                    values = (f"{value:.6g}" for value in relaxed[index].tolist())
-                    writer.writerow([number if names is None else names[index], ";".join(labels), *values])
-                    number += 1
+        for source, relaxed, names in predicted:
+            for index, labels in enumerate(self.named(decoder(relaxed), source)):
+                values = (f"{value:.6g}" for value in relaxed[index].tolist())
+                rows.append([number if names is None else names[index], ";".join(labels), *values])
+                number += 1
+            text = io.StringIO(newline="")
+            csv.writer(text).writerows(rows)
+            yield text.getvalue()
+            rows = []
 
     answer: ClassVar[Schema] = {
         "type": "object",
@@ -158,9 +145,6 @@ class Labels(Output[LabelTable]):
             {"labels": labels, "probabilities": dict(zip(self.label_names, values, strict=True))}
             for labels, values in pairs
         ]
-
-    def described(self) -> dict[str, Any]:
-        return {"labels": self.label_names}
 
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         from lossnet.outputs.panels.labels import sections

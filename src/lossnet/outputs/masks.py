@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, Target, write_mask
 from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
-from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema
-from lossnet.outputs.base import Output, Predicted, rounded
+from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
+from lossnet.outputs.base import Output, Predicted, Ranges, rounded
 from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth
@@ -67,8 +67,6 @@ class Masks(Output[MaskStack]):
     def describe(cls, parts: Sequence[MaskStack]) -> dict[str, Any]:
         return {"foreground": float(np.concatenate([part.masks for part in parts]).mean())}
 
-    # ------------------------------------------------------------------ networks and energies
-
     def space(self, settings: Settings) -> Mask:
         fields: dict[str, Field | None] = {
             "pixels": None,
@@ -92,23 +90,17 @@ class Masks(Output[MaskStack]):
             energy = ImageEnergy(images.channels, size, filters, dropout=dropout)
         return images.normalised(energy)
 
-    def search_ranges(
-        self, source: Input[Any, Any], settings: Settings
-    ) -> Mapping[str, tuple[float, float] | None]:
+    def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
         # Cross-entropy sums over the pixels of a mask, so that an energy beside it weighs more.
-        ranges: dict[str, tuple[float, float] | None] = {"energy_weight": (0.1, 1e3)}
-        return ranges if settings.image_net == "unet" else {**ranges, "task_dropout": None}
+        unused: Ranges = {} if settings.image_net == "unet" else {"task_dropout": None}
+        return {"energy_weight": (0.1, 1e3), **unused}
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return {}, {}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Masks:
         return cls()
-
-    # ------------------------------------------------------------------ predictions
 
     def named(self, decoded: Tensor, source: Source) -> list[NDArray[np.uint8]]:
         return list(decoded.cpu().numpy().astype(np.uint8))
@@ -173,7 +165,7 @@ class Masks(Output[MaskStack]):
 
 
 def _images(source: Input[Any, Any]) -> Images:
-    """The inputs, which the level says are images."""
+    """Return the inputs, which must be images to have features of pixels."""
     assert isinstance(source, Images)
     return source
 

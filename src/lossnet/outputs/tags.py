@@ -6,20 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet, Target
 from lossnet.data.schemes import detect, mark
 from lossnet.decoding import Decoder, Nearest
 from lossnet.energies import Chain, Sum, TagLM
-from lossnet.files import opened
-from lossnet.inputs import Arrays, Input, Level, Schema, Words
-from lossnet.outputs.base import Output, Predicted
+from lossnet.inputs import Arrays, Input, Level, Schema, State, Words
+from lossnet.outputs.base import Output, Predicted, Ranges
 from lossnet.scores import TokenCost
 from lossnet.settings import Settings
 from lossnet.spaces import Tags as TagSpace
@@ -42,7 +38,7 @@ _TOKEN: Schema = {
 
 @dataclass(frozen=True)
 class Tags(Output[TagColumn]):
-    """The names of the tags, and how files mark spans with them.
+    """A tag for every token: the tags' names, and how files mark spans with them.
 
     >>> tags = Tags(TagSet(("N", "V")))
     >>> tags.names, tags.space(Settings()).tags
@@ -63,20 +59,19 @@ class Tags(Output[TagColumn]):
 
     @classmethod
     def accepts(cls, y: Any) -> bool:
-        return not hasattr(y, "columns") and Words.accepts(y) and not any(isinstance(tags, str) for tags in y)
+        return Words.accepts(y) and not any(isinstance(tags, str) for tags in y)
 
     @classmethod
     def collect(cls, y: Any, source: Source) -> TagColumn:
         """Return a sequence of tags for each sentence, one for each of its tokens."""
         tags = tuple(tuple(map(str, one)) for one in y)
-        return (
-            TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else TagColumn(tags)
-        )
+        target = TagColumn(tags)
+        return TaggedSentences(source.tokens, tags).target if isinstance(source, Sentences) else target
 
     def preparing(self, targets: Callable[[], Iterable[TagColumn]]) -> Callable[[TagColumn], TagColumn]:
-        """Return what gives tags their numbers and turns those that mark spans into BIOES.
+        """Return a function that turns tags into numbers, and those that mark spans into BIOES first.
 
-        How files mark spans is seen from all of their tags: they may do it otherwise than training's.
+        How these files mark spans, which training's may do otherwise, is detected from all of their tags.
         """
         scheme = detect(_AllTags(targets)) if self.tag_set.scheme else None
         return lambda target: target.in_scheme(scheme).encoded(self.tag_set)
@@ -97,8 +92,6 @@ class Tags(Output[TagColumn]):
             "scheme": scheme or "no spans",
             "frequent_tags": tuple(counts.most_common(frequent)),
         }
-
-    # ------------------------------------------------------------------ networks and energies
 
     def space(self, settings: Settings) -> TagSpace:
         return self._space
@@ -124,28 +117,20 @@ class Tags(Output[TagColumn]):
             ]
         return Sum(encoder, Chain(encoder.width, tags), *models)
 
-    def search_ranges(
-        self, source: Input[Any, Any], settings: Settings
-    ) -> Mapping[str, tuple[float, float] | None]:
+    def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
         return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
-
-    # ------------------------------------------------------------------ how good predictions are
 
     @property
     def decoders(self) -> Mapping[str, Callable[[float], Decoder]]:  # type: ignore[override]
         """The likeliest tags, of whole spans where tags mark spans."""
         return {"best": lambda tuned: Nearest(self._space)}
 
-    # ------------------------------------------------------------------ what a model keeps
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def state(self) -> State:
         return self.tag_set.state(), {}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Tags:
         return cls(TagSet.from_state(content))
-
-    # ------------------------------------------------------------------ predictions
 
     def named(self, decoded: Tensor, source: Source) -> list[list[tuple[str, str]]]:
         """Return the tokens of each sentence with their tags; spans are marked as the training files did."""
@@ -158,17 +143,11 @@ class Tags(Output[TagColumn]):
             sentences.append(list(zip(tokens, tags, strict=True)))
         return sentences
 
-    def write(self, predicted: Iterable[Predicted], decoder: Decoder, place: Path | None) -> None:
-        """Write lines of token, tab and tag, with an empty one between sentences."""
-        parts = iter(predicted)
-        first = next(parts, None)  # before anything is written: the file may not be what it should be
-        if first is None:
-            return
-        with opened(place) as file:
-            for source, relaxed, _ in chain([first], parts):
-                for sentence in self.named(decoder(relaxed), source):
-                    file.writelines(f"{token}\t{tag}\n" for token, tag in sentence)
-                    file.write("\n")
+    def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
+        """Yield lines of token, tab and tag, and an empty one after each sentence."""
+        for source, relaxed, _ in predicted:
+            for sentence in self.named(decoder(relaxed), source):
+                yield "".join(f"{token}\t{tag}\n" for token, tag in sentence) + "\n"
 
     answer: ClassVar[Schema] = {"type": "array", "items": _TOKEN}
 
@@ -182,9 +161,6 @@ class Tags(Output[TagColumn]):
             for named, values in sentences
         ]
 
-    def described(self) -> dict[str, Any]:
-        return {"tags": self.names, "scheme": self.tag_set.scheme}
-
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         from lossnet.outputs.panels.tags import sections
 
@@ -193,7 +169,7 @@ class Tags(Output[TagColumn]):
 
 @dataclass(frozen=True)
 class _AllTags:
-    """The tags of all sentences, which may be gone through more than once."""
+    """The tags of all sentences, which can be iterated over several times."""
 
     targets: Callable[[], Iterable[TagColumn]]
 

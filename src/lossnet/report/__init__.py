@@ -1,14 +1,13 @@
-"""The page that shows what runs did: one HTML file that needs nothing else.
+"""Write a page about runs: one HTML file that needs nothing else.
 
 =================  ===================================================================================
-`runs`             run folders: read, refused with a reason, and grouped by what only seeds tell apart
-`evidence`         what the runs predict on the data they were trained on, where all that can be had
-`markup`           HTML in which every string is escaped unless it is markup already
-`tables`           tables, plain and to sort and filter
+`runs`             read run folders, and group runs that differ only in their seed
+`evidence`         predictions of the runs on the data they were trained on
+`markup`           HTML elements and tables, in which every string is escaped unless it is markup already
 `draw`             charts as SVG, matrices and images as PNG
 `canvas`           columns that are pixels, drawn as a picture
-`overview`         what runs of every kind have: figures, curves and settings
-`page`             all of it in order
+`overview`         sections about runs of every kind: figures, curves and settings
+`page`             the whole page
 =================  ===================================================================================
 
 Numbers come from `lossnet.analysis`.  Nothing here knows kinds of input or output: `Output.panels` says what

@@ -1,4 +1,4 @@
-"""Columns that are pixels, drawn as a picture."""
+"""Draw columns that are pixels as a picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 
 
 def pixel_places(names: Sequence[str]) -> Places | None:
-    """Return the pixels that columns called ``pixel_ROW_COLUMN`` are; None if any is called otherwise.
+    """Return rows and columns of columns called ``pixel_ROW_COLUMN``; None if any has another name.
 
     >>> pixel_places(["pixel_0_0", "pixel_0_1"]), pixel_places(["pixel_0_0", "age"])
     ([(0, 0), (0, 1)], None)
@@ -34,9 +34,9 @@ def pixel_places(names: Sequence[str]) -> Places | None:
 
 
 def draw_pixels(places: Places, values: Sequence[float], clear: Places = ()) -> Markup:
-    """Return a picture, dark on white as ink is, of values from 0 to 1.
+    """Return a picture, dark on white, of values from 0 to 1.
 
-    Pixels of no place are clear, and ``clear`` are others that the picture must be large enough for.
+    All other pixels are transparent; ``clear`` are places of those that the picture must have room for.
     """
     rows, columns = zip(*places, *clear, strict=True)
     pixels = np.zeros((max(rows) + 1, max(columns) + 1, 4))

@@ -10,34 +10,30 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.analysis import Estimate
-from lossnet.report.markup import Markup, join, tag
+from lossnet.analysis import estimate
+from lossnet.report.markup import Markup, tag
 
-__all__ = ["Interval", "Line", "heat_map", "image", "interval_chart", "line_chart", "png", "signed", "ticks"]
+__all__ = ["Line", "heat_map", "image", "interval_chart", "line_chart", "png", "signed", "ticks"]
 
 WIDTH = 360
-#: colours there are; more lines than that repeat them
+#: the number of colours, which repeat if there are more lines
 COLOURS = 6
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
 
 
-# ---------------------------------------------------------------- pictures
-
-
 def png(pixels: NDArray[Any]) -> bytes:
-    """Bytes ``(height, width)`` of grey, or ``(height, width, 3 or 4)`` of RGB or RGBA, as a PNG file."""
+    """Return the PNG file of bytes ``(height, width)`` of grey, or ``(height, width, 3 or 4)`` of RGB(A)."""
     pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
     height, width = pixels.shape[:2]
     kind = {1: 0, 3: 2, 4: 6}[1 if pixels.ndim == 2 else pixels.shape[2]]
-    lines = pixels.reshape(height, -1)
     # Every line starts with the number of its filter; 0 is none.
-    raw = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1).tobytes()
+    raw = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0))).tobytes()
     header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -47,10 +43,7 @@ def png(pixels: NDArray[Any]) -> bytes:
 
 
 def image(pixels: NDArray[Any], text: str) -> Markup:
-    """An ``<img>`` that carries its pixels; ``text`` says what they show.
-
-    Values are bytes, or floats from 0 to 1.
-    """
+    """Return an ``<img>`` of bytes, or floats from 0 to 1; ``text`` says what they show."""
     return tag("img", src=_data(pixels), alt=text, class_="pixels")
 
 
@@ -61,7 +54,7 @@ def _data(pixels: NDArray[Any]) -> str:
 
 
 def signed(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uint8]:
-    """RGBA of numbers ``(height, width)``: orange above 0, blue below, the more opaque the larger.
+    """Return RGBA of numbers ``(height, width)``: orange above 0, blue below, the larger the more opaque.
 
     >>> signed(np.array([[1.0, 0.0, -2.0]])).tolist()
     [[[224, 102, 16, 128], [33, 102, 204, 0], [33, 102, 204, 255]]]
@@ -74,35 +67,24 @@ def signed(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uin
 
 
 def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Markup:
-    """A signed square matrix, with the names of its rows and columns if they are given."""
-    longest = max((len(_short(name, 15)) for name in names), default=0)
-    margin = 8 + 6 * longest if names else 0
+    """Draw a signed square matrix, with the names of its rows and columns if they are given."""
+    names = [_short(name, 15) for name in names]
+    margin = 8 + 7 * max(map(len, names)) if names else 0
     side = WIDTH - margin
-    step = side / max(len(values), 1)
     # A single outlier must not make everything else pale.
     apart = np.abs(values[~np.eye(len(values), dtype=bool)])
     largest = float(np.quantile(apart, 0.98)) if apart.size else None
+    box = {"x": margin, "y": 0, "width": side, "height": side}
     parts = [
-        tag(
-            "image",
-            href=_data(signed(values, largest)),
-            x=margin,
-            y=0,
-            width=side,
-            height=side,
-            class_="pixels",
-        ),
-        tag("rect", x=margin, y=0, width=side, height=side, class_="frame"),
+        tag("image", href=_data(signed(values, largest)), **box, class_="pixels"),
+        tag("rect", **box, class_="frame"),
     ]
     for index, name in enumerate(names):
-        middle = step * (index + 0.5)
-        parts.append(tag("text", _short(name, 15), x=margin - 5, y=f"{middle + 3:.1f}", text_anchor="end"))
+        middle = side / len(names) * (index + 0.5)
         turn = f"translate({margin + middle + 3:.1f} {side + 5}) rotate(-90)"
-        parts.append(tag("text", _short(name, 15), transform=turn, text_anchor="end"))
-    return _svg(text, WIDTH, side + margin, *parts)
-
-
-# ---------------------------------------------------------------- charts
+        parts.append(tag("text", name, x=margin - 5, y=f"{middle + 3:.1f}", text_anchor="end"))
+        parts.append(tag("text", name, transform=turn, text_anchor="end"))
+    return _svg(text, side + margin, parts)
 
 
 class Line(NamedTuple):
@@ -114,17 +96,8 @@ class Line(NamedTuple):
     colour: int = 0
 
 
-class Interval(NamedTuple):
-    """A row of an interval chart: the values of seeds, and what they say together."""
-
-    name: str
-    values: Sequence[float]
-    estimate: Estimate
-    colour: int = 0
-
-
 def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
-    """Lines over a common axis, whose name is ``across``."""
+    """Draw lines over a common axis, whose name is ``across``."""
     height, left, right, top, bottom = 210, 50, 10, 26, 34
     points = [
         [(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(x) and math.isfinite(y)]
@@ -136,55 +109,51 @@ def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
     x_axis = _Axis([x for x, _ in every], left, WIDTH - right, pad=0.0)
     y_axis = _Axis([y for _, y in every], height - bottom, top, pad=0.05)
     parts = [tag("text", title, x=left, y=15, class_="heading")]
-    for value in ticks(y_axis.low, y_axis.high, 5):
-        y = y_axis.at(value)
+    for y, text in y_axis.ticks(5):
         parts.append(tag("line", x1=left, x2=WIDTH - right, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", _number(value), x=left - 6, y=round(y + 3.5, 1), text_anchor="end"))
-    for value in ticks(x_axis.low, x_axis.high, 6):
-        parts.append(
-            tag("text", _number(value), x=x_axis.at(value), y=height - bottom + 15, text_anchor="middle")
-        )
+        parts.append(tag("text", text, x=left - 6, y=round(y + 3.5, 1), text_anchor="end"))
+    whole = all(float(x).is_integer() for x, _ in every)  # epochs, which have no fractions
+    for x, text in x_axis.ticks(6, whole):
+        parts.append(tag("text", text, x=x, y=height - bottom + 15, text_anchor="middle"))
     parts.append(tag("text", across, x=WIDTH - right, y=height - 4, text_anchor="end"))
-    for line, found in zip(lines, points, strict=True):
-        where = [(x_axis.at(x), y_axis.at(y)) for x, y in found]
-        shape: Markup
-        if len(where) == 1:
-            shape = tag("circle", tag("title", line.name), cx=where[0][0], cy=where[0][1], r=3, class_="dot")
+    for line, finite in zip(lines, points, strict=True):
+        places, name = [(x_axis.at(x), y_axis.at(y)) for x, y in finite], tag("title", line.name)
+        if len(places) == 1:
+            shape = tag("circle", name, cx=places[0][0], cy=places[0][1], r=3, class_="dot")
         else:
-            path = " ".join(f"{x},{y}" for x, y in where)
-            shape = tag("polyline", tag("title", line.name), points=path, class_="line")
+            shape = tag("polyline", name, points=" ".join(f"{x},{y}" for x, y in places), class_="line")
         parts.append(tag("g", shape, class_=f"c{line.colour % COLOURS}"))
-    return _svg(title, WIDTH, height, *parts)
+    return _svg(title, height, parts)
 
 
-def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
-    """Means with their intervals, one row each, and the seeds' values as dots."""
+def interval_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
+    """Draw the mean of each row with its confidence interval, and its values as dots."""
+    drawn = [(colour, name, values) for colour, (name, values) in enumerate(rows.items()) if values]
+    estimates = [estimate(values) for _, _, values in drawn]
     top, step, left, right = 26, 36, 10, 10
-    height = top + step * len(rows) + 20
-    ends = [value for row in rows for value in row.values]
-    ends += [row.estimate.mean + side * (row.estimate.half or 0) for row in rows for side in (-1, 1)]
-    axis = _Axis(ends, left, WIDTH - right, pad=0.06)
+    height = top + step * len(drawn) + 20
+    ends = [mean + side * (half or 0) for mean, half in estimates for side in (-1, 1)]
+    axis = _Axis(
+        [*ends, *(value for _, _, values in drawn for value in values)], left, WIDTH - right, pad=0.06
+    )
     parts = [tag("text", title, x=left, y=15, class_="heading")]
-    for value in ticks(axis.low, axis.high, 6):
-        x = axis.at(value)
+    for x, text in axis.ticks(6):
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=height - 18, class_="grid"))
-        parts.append(tag("text", _number(value), x=x, y=height - 5, text_anchor="middle"))
-    for index, row in enumerate(rows):
+        parts.append(tag("text", text, x=x, y=height - 5, text_anchor="middle"))
+    for index, ((colour, name, values), (mean, half)) in enumerate(zip(drawn, estimates, strict=True)):
         y = top + step * index + 25
-        mean, half = row.estimate
-        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in row.values]
+        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in values]
         if half is not None:
-            marks.append(
-                tag("line", x1=axis.at(mean - half), x2=axis.at(mean + half), y1=y, y2=y, class_="line")
-            )
+            low, high = axis.at(mean - half), axis.at(mean + half)
+            marks.append(tag("line", x1=low, x2=high, y1=y, y2=y, class_="line"))
         marks.append(tag("circle", cx=axis.at(mean), cy=y, r=4.5, class_="dot"))
-        parts.append(tag("g", *marks, class_=f"c{row.colour % COLOURS}"))
-        parts.append(tag("text", _short(row.name, 52), x=left, y=y - 9))
-    return _svg(title, WIDTH, height, *parts)
+        parts.append(tag("g", *marks, class_=f"c{colour % COLOURS}"))
+        parts.append(tag("text", _short(name, 52), x=left, y=y - 9))
+    return _svg(title, height, parts)
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers within an interval, at most about so many.
+    """Return about ``most`` round numbers within an interval.
 
     >>> ticks(0.1, 0.93, 5)
     [0.2, 0.4, 0.6, 0.8]
@@ -199,7 +168,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 class _Axis:
-    """From values to places."""
+    """A mapping from values to places along an axis."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, pad: float) -> None:
         low, high = min(values), max(values)
@@ -213,14 +182,14 @@ class _Axis:
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
+    def ticks(self, most: int, whole: bool = False) -> list[tuple[float, str]]:
+        """Return places and texts of round numbers, only whole ones if ``whole``."""
+        values = [value for value in ticks(self.low, self.high, most) if not whole or value.is_integer()]
+        return [(self.at(value), f"{value:.6g}".replace("-", "−")) for value in values]
 
-def _svg(text: str, width: float, height: float, *parts: Markup) -> Markup:
-    box = f"0 0 {width} {height}"
-    return tag("svg", join(*parts), viewBox=box, role="img", aria_label=text)
 
-
-def _number(value: float) -> str:
-    return f"{value:.6g}".replace("-", "−")
+def _svg(text: str, height: float, parts: Sequence[Markup]) -> Markup:
+    return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=text)
 
 
 def _short(name: str, length: int) -> str:

@@ -1,4 +1,4 @@
-"""What the runs predict on the data they were trained on, where all that can be had."""
+"""Predictions of the runs on the data they were trained on, if models and data can be had."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from lossnet.model import Model, load_energy
 from lossnet.model import load as load_model
 from lossnet.report.markup import Markup
 from lossnet.report.runs import Comparison, Finished
-from lossnet.spaces import Batch
 
 __all__ = ["Evidence", "Fresh", "RunOutput", "Section", "Tell", "collect"]
 
-#: how far a metric may be off, as it is when another device computes it again
+#: how far a metric may differ when another device computes it again
 TOLERANCE = 0.01
-#: says what is being done
+#: called with what is being done
 Tell = Callable[[str], None]
-#: models and data that are in memory still, by the folders of their runs
+#: models and data that are still in memory, by the folders of their runs
 Fresh = Mapping[Path, tuple[Model, Loaded]]
 
 
 class Section(NamedTuple):
-    """A part of the page, known by its title."""
+    """A part of the page."""
 
     title: str
     body: Markup
@@ -48,7 +47,7 @@ class RunOutput(NamedTuple):
         return self.model.decoder()(self.relaxed)
 
     def energy(self) -> Energy:
-        """Return the energy that predicts or taught what does; a ModelError says why there is none."""
+        """Return the energy that predicts or trained the predictor; a ModelError says why there is none."""
         energy = dict(self.model.method.named_children()).get("energy")
         return energy.cpu().eval() if isinstance(energy, Energy) else load_energy(self.run.folder)
 
@@ -69,7 +68,7 @@ class Evidence:
 
     @property
     def part(self) -> str:
-        """What ``rows`` are: test or valid."""
+        """The part of the data that ``rows`` are: test or valid."""
         return self.comparison.subject.first.part
 
     @property
@@ -78,19 +77,18 @@ class Evidence:
         return self.outputs[self.comparison.subject.title][0]
 
     @property
-    def baseline(self) -> RunOutput | None:
-        """The first seed of the group to measure it by."""
-        group = self.comparison.baseline
-        return None if group is None else self.outputs[group.title][0]
+    def first_seeds(self) -> dict[str, RunOutput]:
+        """The first seeds of subject and baseline by their titles."""
+        return {title: seeds[0] for title, seeds in self.outputs.items()}
 
     def spaced(self, count: int) -> Tensor:
-        """Return the numbers of at most ``count`` instances, evenly spaced so that nobody has chosen them."""
+        """Return the numbers of at most ``count`` instances, evenly spaced rather than hand-picked."""
         numbers: Tensor = torch.linspace(0, len(self.rows) - 1, count).long().unique()
         return numbers
 
-    def batch(self, numbers: Tensor) -> Batch:
-        """Return inputs and truth of some instances."""
-        return self.rows.batch(numbers)
+    def selection(self, what: str) -> str:
+        """Say which examples are shown, where ``what`` names the instances."""
+        return f"Evenly spaced {self.part} {what}, not hand-picked (first seed)."
 
     def picture(self, number: int) -> Markup | None:
         """Return the input of an instance as its kind shows it; None where there is nothing to see."""
@@ -102,18 +100,18 @@ def collect(
     comparison: Comparison, data_dir: Path | None, tell: Tell, fresh: Fresh | None = None
 ) -> Evidence:
     """Predict by models and data that are ``fresh`` or read; a ValueError or OSError says what is missing."""
-    fresh = {folder.resolve(): known for folder, known in (fresh or {}).items()}
-    runs = [run for group in comparison.shown for run in group.runs]
-    known = {run.folder: fresh[run.folder.resolve()] for run in runs if run.folder.resolve() in fresh}
-    models = {
-        run.folder: known[run.folder][0] if run.folder in known else load_model(run.folder) for run in runs
-    }
-    first = comparison.subject.first
-    model = models[first.folder]
-    for folder, other in models.items():
+    in_memory = {folder.resolve(): known for folder, known in (fresh or {}).items()}
+    runs = [
+        (group.title, run, in_memory.get(run.folder.resolve()))
+        for group in comparison.shown
+        for run in group.runs
+    ]
+    models = [load_model(run.folder) if known is None else known[0] for _, run, known in runs]
+    first, model = comparison.subject.first, models[0]
+    for (_, run, _), other in zip(runs, models, strict=True):
         if not model.task.is_like(other.task):
-            raise ValueError(f"{first.folder} and {folder} have models for different inputs or outputs")
-    data = next((data for _, data in known.values()), None)
+            raise ValueError(f"{first.folder} and {run.folder} have models for different inputs or outputs")
+    data = next((known[1] for _, _, known in runs if known is not None), None)
     if data is None:
         tell("reading the data")
         data = _read_data(first, model, data_dir)
@@ -121,30 +119,23 @@ def collect(
     if not model.task.matches(data.train) or len(rows) == 0:
         raise ValueError(f"the data found as {data.name} is not what the model was trained on")
     outputs: dict[str, list[RunOutput]] = {}
-    for group in comparison.shown:
-        for run in group.runs:
-            tell(f"predicting: {group.title}, seed {run.seed}")
-            relaxed, truth = _predict(models[run.folder], rows)
-            output = RunOutput(run, models[run.folder], relaxed)
-            same = data.digest and data.digest == run.result.get("data_digest")
-            if run.folder not in known and not same:
-                tell(f"measuring: {group.title}, seed {run.seed}")
-                _check(output, truth, data.name)
-            outputs.setdefault(group.title, []).append(output)
-    return Evidence(comparison, data, rows, truth, outputs)
-
-
-def _predict(model: Model, rows: Examples) -> tuple[Tensor, Tensor]:
-    """Predictions and truth in main memory, computed where the model is."""
-    weight = next(model.method.parameters(), torch.empty(0))
-    relaxed, truth = model.probabilities(rows, weight.device)
-    if truth is None:
-        raise ValueError("the data have no outputs to compare predictions with")
-    return relaxed.cpu(), truth.cpu()
+    for (title, run, known), model in zip(runs, models, strict=True):
+        tell(f"predicting: {title}, seed {run.seed}")
+        weight = next(model.method.parameters(), torch.empty(0))
+        relaxed, truth = model.probabilities(rows, weight.device)
+        if truth is None:
+            raise ValueError("the data have no outputs to compare predictions with")
+        output, truth_here = RunOutput(run, model, relaxed.cpu()), truth.cpu()
+        same = data.digest and data.digest == run.result.get("data_digest")
+        if known is None and not same:
+            tell(f"measuring: {title}, seed {run.seed}")
+            _check(output, truth_here, data.name)
+        outputs.setdefault(title, []).append(output)
+    return Evidence(comparison, data, rows, truth_here, outputs)
 
 
 def _check(output: RunOutput, truth: Tensor, name: str) -> None:
-    """Refuse data on which a model is not as good as its run has said: other rows under the same name."""
+    """Raise an error if a model scores otherwise than its run did: the data have other rows."""
     model = output.model
     values = model.task.output.meter(model.threshold).measure(output.relaxed, truth)
     for metric, value in output.run.metrics.items():
@@ -154,8 +145,8 @@ def _check(output: RunOutput, truth: Tensor, name: str) -> None:
 
 
 def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
-    """What the run read, from where it read it, or from ``data_dir``."""
-    # Runs of before say only what the data set is called.
+    """Read the run's data from where it read them, or from ``data_dir``."""
+    # Older runs have only the data set's name.
     source = run.result.get("source") or {}
     name = str(source.get("data", run.result["dataset"]))
     if data_dir is not None and not Path(name).exists() and (data_dir / Path(name).name).is_file():

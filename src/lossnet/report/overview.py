@@ -1,21 +1,16 @@
-"""What runs of every kind have: figures, curves and settings."""
+"""Sections about runs of every kind: figures, curves and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lossnet.analysis import Estimate, difference, estimate
-from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_chart
-from lossnet.report.markup import Markup, join, tag
+from lossnet.report.draw import COLOURS, Line, interval_chart, line_chart
+from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.report.runs import Comparison
-from lossnet.report.tables import Cell, missing, table
 from lossnet.scores import headlines, metric
 
 __all__ = ["curves", "figures", "settings", "summary"]
-
-
-# ---------------------------------------------------------------- figures
 
 
 def summary(comparison: Comparison) -> Markup:
@@ -29,9 +24,12 @@ def summary(comparison: Comparison) -> Markup:
     tiles = [_tile(group.title, _points(group.values(name)), what) for group in comparison.shown]
     if baseline is not None and subject.values(name) and baseline.values(name):
         gap = difference(subject.values(name), baseline.values(name))
-        tiles.append(_tile("difference", _spread(gap, signed=True), _verdict(gap)))
+        verdict = "one seed cannot tell this from chance"
+        if gap.half is not None:
+            verdict = f"the 95 % interval {'excludes' if abs(gap.mean) > gap.half else 'includes'} 0"
+        tiles.append(_tile("difference", _spread(gap, "+"), verdict))
     return join(
-        tag("h1", f"{subject.title} on {comparison.dataset}"),
+        tag("h1", comparison.title),
         tag("p", " · ".join(facts), class_="note"),
         tag("div", *tiles, class_="tiles"),
     )
@@ -50,7 +48,7 @@ def figures(comparison: Comparison) -> Markup:
         cells = [Cell(_title(name)), *(Cell(_points(values)) for values in columns)]
         if baseline is not None:
             pair = comparison.subject.values(name), baseline.values(name)
-            cells.append(Cell(_spread(difference(*pair), signed=True) if all(pair) else "–"))
+            cells.append(Cell(_spread(difference(*pair), "+") if all(pair) else "–"))
         rows.append(cells)
     plain["seconds"] = [[run.result["seconds"] for run in group.runs] for group in groups]
     for title, columns in plain.items():
@@ -60,7 +58,10 @@ def figures(comparison: Comparison) -> Markup:
     note = "Points: mean over seeds ± half of the 95 % confidence interval (Student’s t); dots are seeds."
     if baseline is not None:
         note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
-    charts = [tag("figure", _interval_chart(comparison, name)) for name in _headlines(comparison)]
+    charts = []
+    for name in _headlines(comparison):
+        points = {group.title: [100 * value for value in group.values(name)] for group in groups}
+        charts.append(tag("figure", interval_chart(f"{groups[0].first.part} {_title(name)}", points)))
     return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
 
 
@@ -68,23 +69,8 @@ def _headlines(comparison: Comparison) -> list[str]:
     return [name for name in headlines() if comparison.subject.values(name)]
 
 
-def _interval_chart(comparison: Comparison, name: str) -> Markup:
-    rows = [
-        Interval(group.title, [100 * value for value in values], _in_points(estimate(values)), colour)
-        for colour, group in enumerate(comparison.groups)
-        if (values := group.values(name))
-    ]
-    return interval_chart(f"{comparison.subject.first.part} {_title(name)}", rows)
-
-
 def _tile(title: str, figure: str, note: str) -> Markup:
     return tag("div", tag("span", title), tag("b", figure), tag("span", note, class_="note"), class_="tile")
-
-
-def _verdict(gap: Estimate) -> str:
-    if gap.half is None:
-        return "one seed cannot tell this from chance"
-    return f"its 95 % interval {'leaves out' if abs(gap.mean) > gap.half else 'holds'} 0"
 
 
 def _title(name: str) -> str:
@@ -92,21 +78,14 @@ def _title(name: str) -> str:
     return f"{known.title} (lower is better)" if known.higher_is_better is False else known.title
 
 
-def _in_points(value: Estimate) -> Estimate:
-    return Estimate(100 * value.mean, None if value.half is None else 100 * value.half)
-
-
 def _points(values: Sequence[float]) -> str:
     return _spread(estimate(values)) if values else "–"
 
 
-def _spread(value: Estimate, signed: bool = False) -> str:
-    mean, half = _in_points(value)
-    text = f"{mean:{'+' if signed else ''}.2f}".replace("-", "−")
-    return text if half is None else f"{text} ±\u00a0{half:.2f}"
-
-
-# ---------------------------------------------------------------- curves
+def _spread(value: Estimate, sign: str = "") -> str:
+    """Return a mean with its interval in points; ``sign`` is "+" to show the sign."""
+    text = f"{100 * value.mean:{sign}.2f}".replace("-", "−")
+    return text if value.half is None else f"{text} ±\u00a0{100 * value.half:.2f}"
 
 
 def curves(comparison: Comparison) -> Markup:
@@ -116,55 +95,50 @@ def curves(comparison: Comparison) -> Markup:
         return missing("No run has a history.")
     leading = {f"valid {name}" for name in headlines()}
     first = [name for name in every if name in leading or name.endswith(": loss")]
-    others = [name for name in every if name not in first]
+    charts = {}
+    for name in every:
+        lines = [
+            Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
+            for colour, group in enumerate(comparison.groups)
+            for run in group.runs
+            if name in run.curves
+        ]
+        charts[name] = tag("figure", line_chart(name.replace("_", " "), lines, across="epoch"))
     legend = [
         tag("span", group.title, class_=f"key c{colour % COLOURS}")
         for colour, group in enumerate(comparison.groups)
     ]
     parts = [
         tag("p", *legend, class_="legend"),
-        tag("div", *(_curve(comparison, name) for name in first), class_="charts"),
+        tag("div", *(charts.pop(name) for name in first), class_="charts"),
         tag("p", "One line for each seed; epochs are counted through all stages of training.", class_="note"),
     ]
-    if others:
-        folded = tag("div", *(_curve(comparison, name) for name in others), class_="charts")
-        parts.append(
-            tag("details", tag("summary", f"{len(others)} more curve{'s' * (len(others) != 1)}"), folded)
-        )
+    if charts:
+        heading = tag("summary", f"{len(charts)} more curve{'s' * (len(charts) != 1)}")
+        parts.append(tag("details", heading, tag("div", *charts.values(), class_="charts")))
     return join(*parts)
 
 
-def _curve(comparison: Comparison, name: str) -> Markup:
-    lines = [
-        Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
-        for colour, group in enumerate(comparison.groups)
-        for run in group.runs
-        if name in run.curves
-    ]
-    return tag("figure", line_chart(name.replace("_", " "), lines, across="epoch"))
-
-
-# ---------------------------------------------------------------- settings
-
-
 def settings(comparison: Comparison) -> Markup:
-    """Return where the runs come from and every setting; what differs is bold."""
+    """Return every setting, and where the runs come from; what differs is bold."""
     groups = comparison.groups
-    runs = [(group.first.result, group.runs) for group in groups]
-    origin = {
-        "seeds": [", ".join(str(run.seed) for run in members) for _, members in runs],
-        "folders": [", ".join(str(run.folder) for run in members) for _, members in runs],
-        "epochs": [", ".join(str(run.result.get("epochs", "–")) for run in members) for _, members in runs],
-        "device": [result.get("device", "–") for result, _ in runs],
-        "commit": [str(result.get("commit") or "–")[:12] for result, _ in runs],
-        "versions": [", ".join(f"{k} {v}" for k, v in result["versions"].items()) for result, _ in runs],
-    }
     names = dict.fromkeys(name for group in groups for name in group.settings)
     every = {name.replace("_", " "): [group.settings.get(name, "–") for group in groups] for name in names}
+    results = [group.first.result for group in groups]
+    origin = {
+        "seeds": [", ".join(str(run.seed) for run in group.runs) for group in groups],
+        "folders": [", ".join(str(run.folder) for run in group.runs) for group in groups],
+        "epochs": [", ".join(str(run.result.get("epochs", "–")) for run in group.runs) for group in groups],
+        "device": [result.get("device", "–") for result in results],
+        "commit": [str(result.get("commit") or "–")[:12] for result in results],
+        "versions": [", ".join(f"{k} {v}" for k, v in result["versions"].items()) for result in results],
+    }
     heading = ["", *(group.title for group in groups)]
-    return join(*(table(heading, [_row(*item) for item in part.items()]) for part in (every, origin)))
-
-
-def _row(name: str, values: Sequence[Any]) -> list[Cell]:
-    kind = "differs" if len({str(value) for value in values}) > 1 else ""
-    return [Cell(name), *(Cell(str(value), kind=kind) for value in values)]
+    tables = []
+    for part in (every, origin):
+        rows = []
+        for name, values in part.items():
+            kind = "words differs" if len(set(map(str, values))) > 1 else "words"
+            rows.append([Cell(name), *(Cell(str(value), kind=kind) for value in values)])
+        tables.append(table(heading, rows))
+    return join(*tables)

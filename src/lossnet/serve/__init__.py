@@ -1,4 +1,4 @@
-"""A model behind HTTP: ``lossnet serve DIR``.  Needs the ``[serve]`` extra."""
+"""Serve a model over HTTP: ``lossnet serve DIR``.  Needs the ``[serve]`` extra."""
 
 try:
     from lossnet.serve.app import Limits, create_app

@@ -1,4 +1,4 @@
-"""Concurrent requests, answered together by one thread."""
+"""Batch concurrent requests and answer them in one thread."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple
 
 __all__ = ["Batcher", "Busy"]
 
-Item = TypeVar("Item")
-
 
 class Busy(RuntimeError):  # noqa: N818
-    """No more requests can wait, or none are taken any longer."""
+    """Raised when the queue is full or the server is shutting down."""
 
 
-@dataclass
-class _Job(Generic[Item]):
-    items: Sequence[Item]
+class _Job(NamedTuple):
+    items: Sequence[Any]
     cost: int
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Future[list[Any]]
 
 
-class Batcher(Generic[Item]):
-    """Calls ``answer`` with the items of as many waiting requests as there are.
+class Batcher:
+    """A thread that calls ``answer`` with the items of all requests that are waiting.
 
-    Nobody waits for company: what arrives while a batch is being answered makes up the next one.  If a batch
-    fails, its requests are answered one by one, so that none fails for another's sake.
+    A batch never waits to fill up: requests that arrive while one is being answered form the next.  If a
+    batch fails, its requests are answered one by one, so that one bad request does not fail the others.
 
     Args:
-        answer: answers to items, in their order; called in one thread only.
-        together: a batch takes no further request once it costs this much.
-        waiting: requests that may wait; beyond, they are refused as `Busy`.
-        observe: told how many items each batch has.
+        answer: returns the answers to items, in their order; called in one thread only.
+        together: cost at which a batch takes no further request.
+        waiting: how many requests may wait; more are refused as `Busy`.
+        observe: called with the number of items of each batch.
 
     >>> batcher = Batcher(lambda items: [item * 2 for item in items], together=64, waiting=8)
     >>> batcher.submit([1, 2], cost=2).result()
@@ -45,34 +42,32 @@ class Batcher(Generic[Item]):
 
     def __init__(
         self,
-        answer: Callable[[list[Item]], list[Any]],
+        answer: Callable[[list[Any]], list[Any]],
         together: int,
         waiting: int,
         observe: Callable[[int], object] = lambda items: None,
     ) -> None:
-        self._answer = answer
-        self._together = together
-        self._observe = observe
-        self._queue: queue.Queue[_Job[Item] | None] = queue.Queue(waiting)
+        self._answer, self._together, self._observe = answer, together, observe
+        self._queue: queue.Queue[_Job | None] = queue.Queue(waiting)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return not self._closed and self._thread.is_alive()
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return self._queue.qsize()
 
-    def submit(self, items: Sequence[Item], cost: int) -> Future[list[Any]]:
-        """The answers to come; a future that is cancelled before its turn costs nothing."""
+    def submit(self, items: Sequence[Any], cost: int) -> Future[list[Any]]:
+        """Return a future of the answers; one that is cancelled before its turn is skipped."""
         if not self.alive:
             raise Busy("the server is shutting down")
-        job = _Job(items, cost)
+        job = _Job(items, cost, Future())
         try:
             self._queue.put_nowait(job)
         except queue.Full:
@@ -80,7 +75,7 @@ class Batcher(Generic[Item]):
         return job.future
 
     def close(self) -> None:
-        """Answers what waits, then stops."""
+        """Answer the waiting requests, then stop."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -89,9 +84,8 @@ class Batcher(Generic[Item]):
     def _run(self) -> None:
         last = False
         while not last:
-            jobs: list[_Job[Item]] = []
-            cost = 0
-            job = self._queue.get()
+            jobs: list[_Job] = []
+            cost, job = 0, self._queue.get()
             while job is not None:
                 if job.future.set_running_or_notify_cancel():
                     jobs.append(job)
@@ -106,19 +100,18 @@ class Batcher(Generic[Item]):
             if jobs:
                 self._work(jobs)
 
-    def _work(self, jobs: list[_Job[Item]]) -> None:
+    def _work(self, jobs: list[_Job]) -> None:
         items = [item for job in jobs for item in job.items]
         try:
             answers = self._answer(items)
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
-                return
-            for job in jobs:
-                self._work([job])
+            else:
+                for job in jobs:
+                    self._work([job])
             return
         self._observe(len(items))
-        start = 0
+        remaining = iter(answers)
         for job in jobs:
-            job.future.set_result(answers[start : start + len(job.items)])
-            start += len(job.items)
+            job.future.set_result(list(islice(remaining, len(job.items))))

@@ -1,4 +1,4 @@
-"""A process that serves a model until it is told to stop."""
+"""Run a process that serves a model until it is told to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["serve"]
 
 
 class _Server(uvicorn.Server):
-    """Says where it is once it listens."""
+    """A server that calls ``ready`` once it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -38,16 +38,16 @@ def serve(
     threads: int = 1,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serves a model until SIGTERM or SIGINT; requests that are being answered are finished first.
+    """Serve a model until SIGTERM or SIGINT; requests that are being answered are finished first.
 
     Args:
-        model: what answers.
-        host: the address to listen on; by default only this machine is heard.
-        port: 0 for any that is free.
+        model: the model to serve.
+        host: the address to listen on; by default only this machine can connect.
+        port: 0 for any free one.
         limits: of requests.
-        token: what clients must send as ``Authorization: Bearer TOKEN``, if anything.
-        threads: of torch; one model thread and the event loop share the processors, so few are best.
-        ready: told the server's address when it listens.
+        token: if given, clients must send it as ``Authorization: Bearer TOKEN``.
+        threads: of torch; the model thread and the event loop share the processors, so few are best.
+        ready: called with the server's address when it listens.
     """
     limits = limits or Limits()
     if not 0 <= port < 1 << 16:
@@ -56,7 +56,7 @@ def serve(
         raise ValueError(f"threads must be above 0, not {threads}")
     torch.set_num_threads(threads)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listener, _signals_end_quietly():
+    with socket.create_server((host, port), family=family) as listener, _quiet_signals():
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
@@ -66,28 +66,19 @@ def serve(
             # A request that is being answered when the signal comes is answered within its time.
             timeout_graceful_shutdown=int(limits.seconds) + 1,
         )
-        with _short_collections():
+        # The garbage collector would scan the libraries' 300,000 objects every now and then, which delays
+        # requests by a tenth of a second or more.
+        gc.collect()
+        gc.freeze()
+        try:
             _Server(config, lambda: ready(address)).run(sockets=[listener])
+        finally:
+            gc.unfreeze()
 
 
 @contextmanager
-def _short_collections() -> Iterator[None]:
-    """Keeps the garbage collector away from what is there already.
-
-    It would look through the libraries' objects, 300,000 of them, at moments of its own choosing, and every
-    request would wait for a tenth of a second or more.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-    """The server raises the signal that ended it again when it is done, for whoever handled it before."""
+def _quiet_signals() -> Iterator[None]:
+    """Ignore the signal that ends the server, which raises it again when it is done."""
     handled = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: None) for number in handled}
     try:

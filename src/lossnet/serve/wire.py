@@ -1,43 +1,27 @@
-"""What travels: instances as JSON to what a model reads, and what it predicts to JSON.
+"""Translate between JSON and a model: instances in, predictions out.
 
-How an instance is asked about is up to the model's kind of input, how it is answered to its kind of output.
+A model's kind of input says how an instance is asked about, its kind of output how it is answered.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from lossnet.inputs import Schema, TooLarge
+from lossnet.inputs import TooLarge
 from lossnet.model import Model
 
 __all__ = ["TooLarge", "Wire"]
 
 
 class Wire:
-    """A model's questions and answers."""
+    """A model's questions and answers as JSON."""
 
     def __init__(self, model: Model) -> None:
-        question = model.task.input.question
-        if question is None:
+        if model.task.input.question is None:
             raise ValueError(f"models of {model.task.input.summary} cannot be served")
         self.model = model
-        self._question = question
+        self.question = model.task.input.question
         self._searched = "energy" in model.method.predictors
-
-    @property
-    def question(self) -> Schema:
-        """JSON schema of what is asked about."""
-        return self._question.schema
-
-    @property
-    def answer(self) -> Schema:
-        """JSON schema of the answer to it."""
-        return self.model.task.output.answer
-
-    @property
-    def together(self) -> int:
-        """What makes a batch large enough."""
-        return self._question.together
 
     def read_all(self, given: Any, most_instances: int) -> tuple[list[Any], int]:
         """Return the instances of a request, and what they cost."""
@@ -48,29 +32,23 @@ class Wire:
             raise ValueError("instances must be an array")
         if len(instances) > most_instances:
             raise TooLarge(f"{len(instances)} instances; a request may have {most_instances}")
-        items: list[Any] = []
-        total = 0
+        task, items, total = self.model.task, [], 0
         for place, instance in enumerate(instances):
             try:
-                items.append(self._read(instance))
-            except TooLarge as error:
-                raise TooLarge(f"instances[{place}]: {error}") from None
+                item = task.input.parse(instance)
+                task.output.check_item(item, task.input, self.model.settings, self._searched)
             except ValueError as error:
-                raise ValueError(f"instances[{place}]: {error}") from None
-            total += self.model.task.input.cost(items[-1])
-            if total > self._question.most:
-                what = f"the instances together have more than {self._question.most} {self._question.unit}"
-                raise TooLarge(what)
+                kind = TooLarge if isinstance(error, TooLarge) else ValueError
+                raise kind(f"instances[{place}]: {error}") from None
+            items.append(item)
+            total += task.input.cost(item)
+            if total > self.question.most:
+                most = f"{self.question.most} {self.question.unit}"
+                raise TooLarge(f"the instances together have more than {most}")
         return items, total
 
-    def _read(self, instance: Any) -> Any:
-        task = self.model.task
-        item = task.input.parse(instance)
-        task.output.check_item(item, task.input, self.model.settings, self._searched)
-        return item
-
     def answers(self, items: list[Any]) -> list[Any]:
-        """Return what the model predicts, in the order of items."""
+        """Return the model's predictions, in the order of items."""
         answers: list[Any] = [None] * len(items)
         task = self.model.task
         for places in task.input.groups(items):
@@ -80,8 +58,7 @@ class Wire:
             if not relaxed.isfinite().all():
                 advice = "give inputs such as it was trained on, none missing"
                 raise ValueError(f"the model has no finite answer; {advice}")
-            decoder = self.model.decoder()
-            found = task.output.answers(relaxed, decoder, data.source, group)
-            for place, answer in zip(places, found, strict=True):
+            predictions = task.output.answers(relaxed, self.model.decoder(), data.source, group)
+            for place, answer in zip(places, predictions, strict=True):
                 answers[place] = answer
         return answers

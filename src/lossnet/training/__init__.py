@@ -1,8 +1,8 @@
 """Training: the loop, its checkpoints and its evaluation, in one process or several."""
 
 from lossnet.training.checkpoint import Checkpoint, CheckpointError
-from lossnet.training.engines import Processes, joined
-from lossnet.training.evaluation import Dataset, Views, predict
+from lossnet.training.engines import joined
+from lossnet.training.evaluation import Views, predict
 from lossnet.training.state import Callback, NonFiniteLoss
 from lossnet.training.trainer import Interrupted, Outcome, Trainer, fit_together, stacking_blocker
 
@@ -10,11 +10,9 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CheckpointError",
-    "Dataset",
     "Interrupted",
     "NonFiniteLoss",
     "Outcome",
-    "Processes",
     "Trainer",
     "Views",
     "fit_together",

@@ -1,14 +1,13 @@
-"""Which settings a search varies, and between what."""
+"""The settings that a search varies, and their ranges."""
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lossnet.build import METHODS
-from lossnet.settings import Settings, all_settings, checked
+from lossnet.settings import Settings, all_settings, from_text, values_from_text
 from lossnet.task import Task
 
 if TYPE_CHECKING:
@@ -40,13 +39,13 @@ class Range:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """The value of this setting in a trial."""
+        """Return the value of this setting in a trial."""
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
     def including(self, value: float) -> Range:
-        """The same range, made wide enough for a value; as it is where the logarithm has no such value."""
+        """Return the range widened to include a value, if its logarithm exists where that is needed."""
         if self.log and value <= 0:
             return self
         return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
@@ -66,7 +65,7 @@ class Choice:
         return value in self.values
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """The value of this setting in a trial."""
+        """Return the value of this setting in a trial."""
         return trial.suggest_categorical(name, self.values)
 
 
@@ -75,10 +74,10 @@ Dimension = Range | Choice
 
 
 def default_space(method: str, loss: str, settings: Settings, task: Task) -> dict[str, Dimension]:
-    """Return the settings that matter most to a method and that it uses, with ranges around what is usual.
+    """Return the settings that matter most to a method, with their usual ranges.
 
-    Which ones these are is said by the method's spec and its loss, and their ranges by `Settings` or, for a
-    kind of output, by the task.  Ranges are widened to include the settings that the search starts from.
+    The method's spec and its loss choose the settings; `Settings` or, for a kind of output, the task gives
+    their ranges, which are widened to include the settings that the search starts from.
 
     >>> from lossnet.task import Task
     >>> task = Task.of_sizes(inputs=4, labels=3)
@@ -107,7 +106,7 @@ def default_space(method: str, loss: str, settings: Settings, task: Task) -> dic
 
 
 def parse(text: str) -> tuple[str, Dimension]:
-    """A setting and where to search it, from ``name=low:high``, ``name=low:high:log`` or ``name=a,b,c``.
+    """Return a setting and its dimension from ``name=low:high``, ``name=low:high:log`` or ``name=a,b,c``.
 
     >>> parse("task_lr=1e-4:1e-2:log")
     ('task_lr', Range(low=0.0001, high=0.01, log=True, whole=False))
@@ -126,10 +125,7 @@ def parse(text: str) -> tuple[str, Dimension]:
             raise ValueError("features decides what is read; give it as a flag, one search for each")
         if ":" in values:
             return name, _range(name, values.split(":"))
-        choices = tuple(_value(name, value.strip()) for value in values.split(","))
-        if len(set(choices)) != len(choices):
-            raise ValueError("a value is there twice")
-        return name, Choice(choices)
+        return name, Choice(tuple(values_from_text(name, values)))
     except ValueError as error:
         raise ValueError(f"--search {text}: {error}") from None
 
@@ -137,19 +133,7 @@ def parse(text: str) -> tuple[str, Dimension]:
 def _range(name: str, parts: list[str]) -> Range:
     if len(parts) > 3 or parts[2:] not in ([], ["log"]):
         raise ValueError("a range is low:high or low:high:log")
-    low, high = (_value(name, part.strip()) for part in parts[:2])
+    low, high = (from_text(name, part) for part in parts[:2])
     if isinstance(low, bool) or not isinstance(low, (int, float)):
         raise ValueError(f"{name} is no number; list its values, as in {name}=a,b")
     return Range(low, high, log=len(parts) == 3, whole=isinstance(low, int))
-
-
-def _value(name: str, text: str) -> Any:
-    """A setting's value as its type has it; a ValueError if the setting has no such value."""
-    value: Any = text
-    kind = all_settings()[name].type if name in all_settings() else None
-    if kind is bool and text in ("true", "false"):
-        value = text == "true"
-    elif kind is int:
-        with suppress(ValueError):  # said below, by name
-            value = int(text)
-    return checked({name: value})[name]

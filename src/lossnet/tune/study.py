@@ -1,10 +1,9 @@
 """A search by any number of workers that share one study in a database.
 
-Workers, their heartbeats and another try for trials of lost workers are Optuna's: ``Study.optimize`` takes a
-trial at a time and leaves a heartbeat in the database while it trains; a trial whose heartbeat has stopped is
-failed by another worker and waits again with the same settings.  So a worker that is killed loses no more
-than what it had done of one trial, and the same command goes on with whatever is left.  Heartbeats need a
-database, SQLite or PostgreSQL: Optuna's journal files have none.
+Workers, heartbeats and retries are Optuna's: ``Study.optimize`` takes one trial at a time and leaves a
+heartbeat in the database while it trains; another worker fails a trial whose heartbeat has stopped and queues
+the same settings again.  A worker that is killed loses no more than one trial, and the same command goes on
+with the others.  Heartbeats need a database, SQLite or PostgreSQL: Optuna's journal files have none.
 """
 
 from __future__ import annotations
@@ -72,19 +71,16 @@ _MAKING = 60.0
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched.
+    """A search: a run to start from, a space, and a number of trials.
 
     Args:
         run: what every trial trains; its settings, or the data set's recipe, are the first trial.
         trials: how many settings to try, by all workers together.
-        space: settings to search, in the place of the method's own (`lossnet.tune.default_space`) or beside
-            them.
+        space: settings to search, beside or instead of those of `lossnet.tune.default_space`.
         fixed: settings that are not searched, whatever the method's own space says.
         study: its name in the storage; by default that of data, method and loss.
-        storage: a database's address such as ``postgresql://user:password@host/name``; by default a file in
-            ``output``.
-        output: folder for ``best.yaml``, a recipe, and ``trials.jsonl``; by default ``runs/tune/`` and the
-            study's name.
+        storage: an address such as ``postgresql://user:password@host/name``; by default a file in ``output``.
+        output: folder for ``best.yaml``, a recipe, and ``trials.jsonl``; by default ``runs/tune/STUDY``.
     """
 
     run: Run
@@ -98,9 +94,9 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has come to: its trials, as ``trials.jsonl`` has them, and the folder where that lies.
+    """The result of a search: its trials, as in ``trials.jsonl``, and its folder.
 
-    ``metric`` is the key of what was searched for, highest is best.
+    ``metric`` is the key of what was searched for; the highest value is the best.
     """
 
     trials: list[dict[str, Any]]
@@ -109,7 +105,7 @@ class Found:
 
     @property
     def complete(self) -> list[dict[str, Any]]:
-        """The trials that were trained to their end, the best first."""
+        """Trials that were trained to their end, the best first."""
         done = (trial for trial in self.trials if trial["state"] == "complete")
         return sorted(done, key=lambda trial: (-trial[self.metric], trial["number"]))
 
@@ -124,42 +120,33 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     >>> settings = Settings(epochs=2, task_hidden=8)
     >>> tiny = Run("digits-pairs", "cross-entropy", settings=settings, progress=False)
     >>> with TemporaryDirectory() as folder:
-    ...     found = search(Search(tiny, trials=2, output=Path(folder)), tell=lambda line: None)
+    ...     result = search(Search(tiny, trials=2, output=Path(folder)), tell=lambda line: None)
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['best.yaml', 'study.db', 'trials.jsonl']
-    >>> [trial["state"] for trial in found.trials], found.metric
+    >>> [trial["state"] for trial in result.trials], result.metric
     (['complete', 'complete'], 'f1')
     """
     if wanted.trials < 1:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
-    wanted = _complete(wanted)
-    data = read(wanted.run)
-    data = dataclasses.replace(data, test=data.test.take(np.zeros(0, dtype=np.int64)))
-    space = _space(wanted, data)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    calm = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)  # which heartbeats are
-    with calm, _storage_errors(wanted), _storage(wanted) as storage:
-        worker = _Worker(wanted, _open(wanted, storage, space, data), space, data, tell)
-        worker.work()
-        return worker.write()
-
-
-def _complete(wanted: Search) -> Search:
-    """Fill in all names and settings."""
     run = dataclasses.replace(resolve(wanted.run), output=None, resume=False, track=None)
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
     check_folder(output)
-    return dataclasses.replace(wanted, run=run, study=study, output=output)
-
-
-def _space(wanted: Search, data: Loaded) -> dict[str, Dimension]:
-    space = default_space(*settled(wanted.run), data.task)
+    wanted = dataclasses.replace(wanted, run=run, study=study, output=output)
+    data = read(run)
+    data = dataclasses.replace(data, test=data.test.take(np.zeros(0, dtype=np.int64)))
+    space = default_space(*settled(run), data.task)
     space = {name: where for name, where in space.items() if name not in wanted.fixed} | dict(wanted.space)
     if not space:
         raise ValueError("every setting is fixed: there is nothing to search")
-    return space
+    output.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    calm = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)  # which heartbeats are
+    with calm, _storage(wanted.storage or f"sqlite:///{output / 'study.db'}") as storage:
+        worker = _Worker(wanted, _open(wanted, storage, space, data), space, data, output, tell)
+        worker.work()
+        return worker.write()
 
 
 # ---------------------------------------------------------------- the storage
@@ -176,25 +163,30 @@ class _Storage(RDBStorage):
 
 
 @contextmanager
-def _storage(wanted: Search) -> Iterator[RDBStorage]:
-    """A SQLite file, which survives any kill and several workers of one machine, or a database server."""
-    url = wanted.storage or f"sqlite:///{_file(wanted)}"
-    if "://" not in url:
-        raise ValueError(f"--storage {url}: give an address such as postgresql://user:password@host/name")
+def _storage(address: str) -> Iterator[RDBStorage]:
+    """Connect to a database; its errors have its address in them, without the password."""
+    if "://" not in address:
+        raise ValueError(f"--storage {address}: give an address such as postgresql://user:password@host/name")
+    scheme, rest = address.split("://", 1)
     # SQLAlchemy would look for another driver than the one that we install.
-    scheme, rest = url.split("://", 1)
-    if scheme in ("postgresql", "postgres"):
-        url = f"postgresql+psycopg://{rest}"
-    storage = _connected(url)
+    url = f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else address
     try:
-        yield storage
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
+        storage = _connected(url)
+        try:
+            yield storage
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
+        with suppress(ArgumentError):
+            address = sqlalchemy.engine.make_url(address).render_as_string(hide_password=True)
+        raise OSError(f"the storage {address} cannot be used ({reason})") from error
 
 
 def _connected(url: str, tries: int = 5) -> RDBStorage:
-    """The storage, with its tables; workers that make these at the same time get in each other's way."""
+    """Open a storage, with several tries: workers that make its tables at once disturb each other."""
     connect = {"timeout": 60} if url.startswith("sqlite") else {}
     while True:
         tries -= 1
@@ -213,28 +205,8 @@ def _connected(url: str, tries: int = 5) -> RDBStorage:
             time.sleep(0.5)
 
 
-def _file(wanted: Search) -> Path:
-    assert wanted.output is not None
-    wanted.output.mkdir(parents=True, exist_ok=True)
-    return wanted.output / "study.db"
-
-
-@contextmanager
-def _storage_errors(wanted: Search) -> Iterator[None]:
-    """Name a database that cannot be reached by its address, without the password."""
-    try:
-        yield
-    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
-        cause = error.__cause__ or error
-        reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
-        address = wanted.storage or str(_file(wanted))
-        with suppress(ArgumentError):
-            address = sqlalchemy.engine.make_url(address).render_as_string(hide_password=True)
-        raise OSError(f"the storage {address} cannot be used ({reason})") from error
-
-
 def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], data: Loaded) -> Study:
-    """Make the study with its first trial, or load it and compare it with what is asked for."""
+    """Make the study with its first trial, or load it and check that it is the one asked for."""
     others = [name for name in optuna.get_all_study_names(storage) if name != wanted.study]
     if others and not wanted.storage:  # whose recipe would be overwritten
         raise ValueError(f"{wanted.output} holds the study {others[0]!r}; choose another --output")
@@ -249,7 +221,7 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
         while "description" not in study.user_attrs and time.monotonic() < patience:
             time.sleep(0.25)
     known = study.user_attrs.get("description")
-    if known is None:  # it is new, or whoever made it did not come so far
+    if known is None:  # it is new, or its worker was killed before this
         settings = description["settings"]
         start = {name: settings[name] for name, where in space.items() if settings[name] in where}
         study.enqueue_trial(start, skip_if_exists=True)
@@ -260,28 +232,27 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
 
 
 def _description(wanted: Search, space: Mapping[str, Dimension], data: Loaded) -> dict[str, Any]:
-    """What must be the same for trials to be comparable, as JSON."""
-    run, (method, loss, settings) = wanted.run, settled(wanted.run)
-    dimensions = {name: dataclasses.asdict(where) for name, where in space.items()}
+    """Return what must be the same for trials to be comparable, as JSON."""
+    method, loss, settings = settled(wanted.run)
     described = {
         **identity_of(data),
         "method": method,
         "loss": loss,
-        "seed": run.seed,
+        "seed": wanted.run.seed,
         "settings": dataclasses.asdict(settings),
-        "space": dimensions,
+        "space": {name: dataclasses.asdict(where) for name, where in space.items()},
     }
     return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
 def _compare(wanted: Search, known: Mapping[str, Any], description: Mapping[str, Any]) -> None:
-    """Refuse to go on with a study of something else."""
-    for name, value in description.items():
+    """Raise a ValueError for a study of something else."""
+    for name, now in description.items():
         if name not in known:
             what = f"the study {wanted.study!r} is of an older version, which did not note its {name}"
             raise ValueError(f"{what}; give another --study and --output")
-        if known[name] != value:
-            before, now = known[name], value
+        before = known[name]
+        if before != now:
             if isinstance(before, dict) and isinstance(now, dict):
                 changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
                 name = f"{name} ({', '.join(changed)})"
@@ -294,43 +265,44 @@ def _compare(wanted: Search, known: Mapping[str, Any], description: Mapping[str,
 
 
 def _retry(study: Study, trial: FrozenTrial) -> None:
-    """Let the settings of a lost trial wait for another worker, `RETRIES` times at most."""
-    trial.user_attrs = {}  # which are of the worker that was lost
+    """Queue the settings of a lost trial again, `RETRIES` times at most."""
+    trial.user_attrs = {}  # those of the lost worker
     RetryHeartbeatStaleTrialCallback(max_retry=RETRIES)(study, trial)
 
 
 def _retry_of(trial: FrozenTrial) -> int | None:
-    """The number of the lost or interrupted trial that a trial is another try of."""
+    """Return the number of the lost or interrupted trial that a trial repeats."""
     lost = RetryHeartbeatStaleTrialCallback.retry_history(trial)
     return lost[-1] if lost else trial.user_attrs.get("retry_of")
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is one of those asked for; another try is not, the first one is."""
+    """Whether a trial is one of those asked for; repeated and surplus ones are not."""
     return "surplus" not in trial.user_attrs and _retry_of(trial) is None
 
 
 def _why(error: Exception) -> str:
-    """Why a trial has no value, for people."""
+    """Return why a trial has no value."""
     kinds = {NonFiniteLoss: "diverged", torch.OutOfMemoryError: "out of memory"}
     kind = next((words for kind, words in kinds.items() if isinstance(error, kind)), type(error).__name__)
     return str(error) if isinstance(error, TrialPruned) else f"{kind}: {error}"
 
 
 class _SurplusError(Exception):
-    """A trial is one too many."""
+    """There is one trial more than was asked for."""
 
 
 @dataclass
 class _Worker:
-    """Takes trials until none is left and none is under way."""
+    """A worker, which takes trials until none is left and none is under way."""
 
     wanted: Search
     study: Study
     space: Mapping[str, Dimension]
     data: Loaded
+    output: Path
     tell: Callable[[str], None]
-    #: the number of a trial that another worker has by now
+    #: the number of a trial that another worker has taken over
     taken_away: int | None = None
 
     def __post_init__(self) -> None:
@@ -341,7 +313,7 @@ class _Worker:
             self.stages = len(build(method, loss, self.settings, task).stages())
 
     def work(self) -> None:
-        """Train trials, and wait for those of other workers in case one of them is lost."""
+        """Train trials, and wait for those of other workers in case one is lost."""
         survived = (torch.OutOfMemoryError, _SurplusError)
         while self.some_left() or self.some_lost():
             try:
@@ -349,7 +321,7 @@ class _Worker:
             except ValueError:
                 if self.taken_away is None:
                     raise
-                # Optuna's own, which has told of a trial that had ended.
+                # Optuna's own, about a trial that had already ended.
                 self.tell(f"trial {self.taken_away}: too long without a heartbeat, another worker has it")
                 self.taken_away = None
 
@@ -380,7 +352,7 @@ class _Worker:
         return False
 
     def after(self, study: Study, trial: FrozenTrial) -> None:
-        """Tell of a trial, write what there is, and stop where nothing is left."""
+        """Report a trial, write all trials, and stop if none is left."""
         if "surplus" not in trial.user_attrs:
             complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             so_far = f"; best {max(t.value or 0.0 for t in complete):.4f}" if complete else ""
@@ -391,7 +363,7 @@ class _Worker:
             study.stop()
 
     def objective(self, trial: Trial) -> float:
-        """Train a trial; where Ctrl-C stops it, let its settings wait again."""
+        """Train a trial; if Ctrl-C stops it, queue its settings again."""
         try:
             self.refuse_surplus(trial)
             return self.train(trial)
@@ -404,11 +376,11 @@ class _Worker:
             raise
 
     def try_again(self, trial: Trial | FrozenTrial) -> None:
-        """Let a trial's settings wait for whichever worker is next."""
+        """Queue a trial's settings again."""
         self.study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number})
 
     def refuse_surplus(self, trial: Trial) -> None:
-        """End a trial that is one too many, because two workers did the same thing at the same time."""
+        """End a trial that two workers started at the same time where one was wanted."""
         trials = self.study.get_trials(deepcopy=False)
         earlier, retry_of = trials[: trial.number], _retry_of(trials[trial.number])
         if retry_of is None:  # both took the last one
@@ -421,13 +393,16 @@ class _Worker:
 
     def train(self, trial: Trial) -> float:
         """Train with a trial's settings and return the validation metric; note why there is none."""
-        # What is sampled follows from the seed, the trial's number and the trials before, resumed or not.
+        # Samples follow from the seed, the trial's number and the trials before, resumed or not.
         seed = int(np.random.SeedSequence([self.wanted.run.seed, trial.number]).generate_state(1)[0])
         self.study.sampler = TPESampler(seed=seed, constant_liar=True)
         values = dataclasses.asdict(self.settings)
         values |= {name: where.suggest(trial, name) for name, where in self.space.items()}
         try:
-            run = self.run_with(values)
+            try:
+                run = dataclasses.replace(self.wanted.run, settings=Settings(**values))
+            except ValueError as error:  # values that do not go together
+                raise TrialPruned(str(error)) from None
             fitted = fit(run, self.data, follow=_Report(trial, self.metric, self.stages))
         except (UpdateFinishedTrialError, StorageInternalError):
             raise
@@ -440,26 +415,17 @@ class _Worker:
         trial.set_user_attr("valid", fitted.metrics["valid"])
         return fitted.metrics["valid"][self.metric]
 
-    def run_with(self, values: Mapping[str, Any]) -> Run:
-        """The run with these settings, each of which may be had, but perhaps not together."""
-        try:
-            return dataclasses.replace(self.wanted.run, settings=Settings(**values))
-        except ValueError as error:
-            raise TrialPruned(str(error)) from None
-
     def write(self) -> Found:
         """Write all trials so far, and the best as a recipe."""
-        output = self.wanted.output
-        assert output is not None
         rows = [self.row(trial) for trial in self.study.get_trials(deepcopy=False)]
-        write_text(output / "trials.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        result = Found(rows, self.metric, output)
+        write_text(self.output / "trials.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        result = Found(rows, self.metric, self.output)
         if result.complete:
-            write_text(output / "best.yaml", self.recipe(result))
+            write_text(self.output / "best.yaml", self.recipe(result))
         return result
 
     def row(self, trial: FrozenTrial) -> dict[str, Any]:
-        """A line of ``trials.jsonl``."""
+        """Return a trial as a line of ``trials.jsonl``."""
         started, ended, retry_of = trial.datetime_start, trial.datetime_complete, _retry_of(trial)
         return {
             "number": trial.number,
@@ -475,7 +441,7 @@ class _Worker:
         }
 
     def recipe(self, result: Found) -> str:
-        """The settings of the best trial, all of them, as YAML."""
+        """Return all settings of the best trial as YAML."""
         run, best, done = self.wanted.run, result.complete[0], len(result.complete)
         reached = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
         about = f"{self.data.name}, {run.method} ({run.loss}), seed {run.seed}"
@@ -485,12 +451,12 @@ class _Worker:
 
 
 def pruner() -> BasePruner:
-    """Give up where the best epoch so far is below the median of the other trials' at the same epoch."""
+    """Return a pruner of trials whose best epoch is below the median of the others at the same epoch."""
     return MedianPruner(n_startup_trials=5, n_warmup_steps=3)
 
 
 class _Report(Tracker):
-    """Tells a trial of the metric after each epoch of the last stage, and ends it where that is hopeless."""
+    """A tracker that reports each epoch of the last stage to a trial, and ends a hopeless one."""
 
     def __init__(self, trial: Trial, metric: str, stages: int) -> None:
         self._trial, self._metric, self._stages = trial, metric, stages

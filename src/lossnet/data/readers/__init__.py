@@ -20,31 +20,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from os import PathLike, fspath
+from itertools import tee
+from os import fspath
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import sparse
-
-from lossnet.data.errors import DataError
-from lossnet.data.readers.arff import read_arff, stream_arff
-from lossnet.data.readers.arff_syntax import parse_header, stream_header
+from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.arff import read_arff
+from lossnet.data.readers.arff_syntax import parse_header
 from lossnet.data.readers.arrays import read_npz
-from lossnet.data.readers.clus import is_hierarchical, read_clus, stream_clus
-from lossnet.data.readers.libsvm import read_libsvm, stream_libsvm
-from lossnet.data.readers.table import (
-    assemble_like,
-    frame_columns,
-    read_csv,
-    read_frame,
-    read_parquet,
-    stream_csv,
-    stream_parquet,
-)
-from lossnet.data.readers.text import Like, build, read_lines, stream_lines
-from lossnet.data.readers.xc import is_header, read_xc, stream_xc
+from lossnet.data.readers.clus import is_hierarchical, read_clus
+from lossnet.data.readers.libsvm import is_xc_header, read_libsvm, read_xc
+from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, read_frame, read_parquet
+from lossnet.data.readers.text import Like, align_labels, build, open_lines
 from lossnet.data.tables import MultiLabelData
 
 __all__ = [
@@ -81,7 +69,7 @@ _BY_SUFFIX: dict[str, Reader] = {
 _SPARSE = (".txt", ".svm", ".libsvm")
 
 
-def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> MultiLabelData:
+def read(path: AnyPath, labels: Any = None, **options: Any) -> MultiLabelData:
     """Read a file by the reader for its name and content; ``options`` are that reader's.
 
     >>> from tempfile import TemporaryDirectory
@@ -91,21 +79,12 @@ def read(path: str | PathLike[str], labels: Any = None, **options: Any) -> Multi
     ...     read(path).y.toarray().tolist()
     [[1, 1]]
     """
-    reader, lines = _choose(path, options.get("encoding", "utf-8"))
-    accepted = inspect.signature(reader).parameters
-    if labels is not None:
-        if "labels" not in accepted:
-            what = f"{reader.__name__} takes the labels from the file itself; leave labels= out"
-            raise DataError(what, path)
-        options["labels"] = labels
-    for name in options:
-        if name not in accepted:
-            raise TypeError(f"{reader.__name__} has no option {name!r}")
-    return reader(path, **options) if lines is None else reader(path, lines=lines, **options)
+    (data,) = _parts(path, labels, None, options)
+    return data
 
 
 def read_inputs(
-    path: str | PathLike[str],
+    path: AnyPath,
     feature_names: Sequence[str],
     label_names: Sequence[str],
     **options: Any,
@@ -128,7 +107,7 @@ def read_inputs(
 
 
 def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str]) -> MultiLabelData:
-    """Rows to predict for, given by the names of their columns, as the inputs a model was trained on.
+    """Return rows to predict for, given by the names of their columns, as inputs of a trained model.
 
     They are read as `read_inputs` reads a table; None is a missing value.
 
@@ -144,14 +123,14 @@ def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str
 
 
 def stream_inputs(
-    path: str | PathLike[str],
+    path: AnyPath,
     feature_names: Sequence[str],
     label_names: Sequence[str],
     rows: int = ROWS,
 ) -> Iterator[MultiLabelData]:
-    """What `read_inputs` reads, ``rows`` at a time, so that a file may be larger than memory.
+    """Yield what `read_inputs` reads, ``rows`` at a time, so that a file may be larger than memory.
 
-    What is wrong with a row is found when it is reached.  Text must be UTF-8.
+    Errors in a row are raised when it is reached.  Text must be UTF-8.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -161,47 +140,40 @@ def stream_inputs(
     [2, 1]
     """
     like = Like(tuple(feature_names), tuple(label_names))
-    for part in _stream(Path(path), like, rows):
+    for part in _parts(path, None, rows, {"like": like}):
         yield _align(path, part, like)
 
 
-def _stream(path: Path, like: Like, rows: int) -> Iterator[MultiLabelData]:
-    reader = _BY_SUFFIX.get(path.suffix.lower())
-    if reader is read_csv:
-        return stream_csv(path, like, rows)
-    if reader is read_parquet:
-        return stream_parquet(path, like, rows)
-    if path.suffix.lower() == ".arff":
-        header = stream_header(path)
-        return stream_clus(header, like, rows) if is_hierarchical(header) else stream_arff(header, like, rows)
-    if path.suffix.lower() in _SPARSE:
-        lines = stream_lines(path)
-        first = next(lines)
-        return (stream_xc if is_header(first) else stream_libsvm)(path, like, rows, chain([first], lines))
-    return iter([read(path, like=like)])
+def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]) -> Iterator[MultiLabelData]:
+    """Return the parts of a file by the reader for its name and content."""
+    suffix = Path(path).suffix.lower()
+    reader = _BY_SUFFIX.get(suffix)
+    if suffix in (".arff", *_SPARSE):
+        lines, ahead = tee(open_lines(path, options.get("encoding", "utf-8"), size))  # once: it may be a pipe
+        if suffix == ".arff":
+            reader = read_clus if is_hierarchical(parse_header(path, ahead)) else read_arff
+        else:
+            reader = read_xc if is_xc_header(next(ahead)) else read_libsvm
+        del ahead  # or it would keep all lines
+        options = {**options, "lines": lines}
+    if reader is None:
+        if not Path(path).exists():
+            raise DataError("no such file; check the path", path)
+        known = ", ".join([".arff", *_SPARSE, *_BY_SUFFIX])
+        raise DataError(f"its format is not known by the extension {suffix!r}; use one of {known}", path)
+    accepted = inspect.signature(reader).parameters
+    if labels is not None:
+        if "labels" not in accepted:
+            what = f"{reader.__name__} takes the labels from the file itself; leave labels= out"
+            raise DataError(what, path)
+        options = {**options, "labels": labels}
+    for name in options:
+        if name not in accepted:
+            raise TypeError(f"{reader.__name__} has no option {name!r}")
+    return inspect.unwrap(reader)(path, size=size, **options)  # type: ignore[no-any-return]
 
 
-def _choose(path: str | PathLike[str], encoding: str) -> tuple[Reader, list[str] | None]:
-    """The reader of a file, and its lines if they had to be looked at: a pipe has them once."""
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix], None
-    if suffix == ".arff":
-        lines = read_lines(path, encoding)
-        header = parse_header(path, encoding, number_repeats=True, lines=lines)
-        return read_clus if is_hierarchical(header) else read_arff, lines
-    if suffix in _SPARSE:
-        lines = read_lines(path, encoding)
-        return read_xc if is_header(lines[0]) else read_libsvm, lines
-    if not path.exists():
-        raise DataError("no such file; check the path", fspath(path))
-    known = ", ".join([".arff", ".txt", ".svm", ".libsvm", *_BY_SUFFIX])
-    what = f"its format is not known by the extension {suffix!r}; use one of {known}"
-    raise DataError(what, fspath(path))
-
-
-def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> MultiLabelData:
+def _align(path: AnyPath, data: MultiLabelData, like: Like) -> MultiLabelData:
     if (data.feature_names, data.label_names) == (like.feature_names, like.label_names):
         return data
     columns = {name: column for column, name in enumerate(data.feature_names)}
@@ -211,14 +183,5 @@ def _align(path: str | PathLike[str], data: MultiLabelData, like: Like) -> Multi
         what = f"lacks {len(lacking)} of the model's input columns ({shown})"
         raise DataError(f"{what}; the columns must be those of training", fspath(path), 1)
     x = data.x[:, [columns[name] for name in like.feature_names]]
-    targets = {name: column for column, name in enumerate(like.label_names)}
-    cells = data.y.tocoo()
-    used = {data.label_names[column] for column in np.unique(cells.col)}
-    strange = sorted(used - set(targets))
-    if strange:
-        raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
-    place = np.array([targets.get(name, -1) for name in data.label_names], dtype=np.int64)
-    y = sparse.csr_array(
-        (cells.data, (cells.row, place[cells.col])), shape=(len(data), len(like.label_names))
-    )
+    y = align_labels(path, data.target, like.label_names)
     return build(path, x, y, like.feature_names, like.label_names)

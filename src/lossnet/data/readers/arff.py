@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arff_syntax import (
     Attribute,
     Codes,
     Converter,
     Header,
-    Rows,
-    missing_or_number,
+    number_converter,
     parse_header,
     parse_rows,
 )
@@ -31,25 +29,29 @@ from lossnet.data.readers.text import (
     LABEL_WORDS,
     Like,
     build,
+    open_lines,
     read_bytes,
     select_names,
+    whole,
 )
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["read_arff", "read_label_list", "stream_arff"]
+__all__ = ["Layout", "read_arff"]
 
-LabelSpec = str | PathLike[str] | Iterable[str] | int | None
+LabelSpec = AnyPath | Iterable[str] | int | None
 
 
+@whole
 def read_arff(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: LabelSpec = None,
     *,
     drop: Collection[str] = (),
     encoding: str = "utf-8",
     like: Like | None = None,
-    lines: Iterable[str] | None = None,
-) -> MultiLabelData:
+    lines: Iterator[str] | None = None,
+    size: int | None = None,
+) -> Iterator[MultiLabelData]:
     """Read a Mulan or MEKA ARFF file, dense or sparse.
 
     ``labels`` says which attributes are labels: the path of a Mulan XML list, their names, or a
@@ -58,7 +60,7 @@ def read_arff(
 
     Numbers and two-valued nominals (0/1, NO/YES, false/true, n/y) give one input column each; other
     nominals give one 0/1 column per value, named ``attribute=value``.  ``drop`` leaves out what it
-    names.  ``lines`` are the file's, where they are at hand.
+    names.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -74,46 +76,30 @@ def read_arff(
     >>> data.feature_names, data.x.tolist(), data.y.toarray().tolist()
     (('tempo', 'mode=major', 'mode=minor', 'mode=none'), [[0.5, 0.0, 1.0, 0.0]], [[1]])
     """
-    # A CLUS file without its class comes here at prediction time, with its repeated names.
-    header = parse_header(path, encoding, number_repeats=like is not None, lines=lines)
-    if like is None:
-        (data,) = _parts(header, _find_labels(header, labels), drop, None, None)
+    header = parse_header(path, open_lines(path, encoding, size) if lines is None else lines)
+    if like is not None:
+        # A CLUS file without its class comes here at prediction time, with its repeated names.
+        label_names = [name for name in header.names if name in set(like.label_names)]
+    elif header.repeated is not None:
+        raise header.repeated
     else:
-        (data,) = _parts(header, _trained_labels(header, like), drop, like, None)
-    return data
-
-
-def stream_arff(header: Header, like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_arff` reads, ``rows`` at a time."""
-    return _parts(header, _trained_labels(header, like), (), like, rows)
-
-
-def _parts(
-    header: Header, label_names: list[str], drop: Collection[str], like: Like | None, size: int | None
-) -> Iterator[MultiLabelData]:
+        label_names = _find_labels(header, labels)
     layout = Layout(header, label_names, drop, like)
     for rows in parse_rows(header, layout.converters, size):
         x, y = layout.matrices(rows)
         yield build(header.path, x, y, layout.feature_names, label_names, header.data_line)
 
 
-def _trained_labels(header: Header, like: Like) -> list[str]:
-    trained = set(like.label_names)
-    return [name for name in header.names if name in trained]
+class _Place(NamedTuple):
+    """Where an attribute goes among labels and inputs: ``width`` columns if categorical, else one (0)."""
 
-
-@dataclass(frozen=True)
-class _Place:
-    """Where an attribute's numbers go."""
-
-    target: str  # "x", "y", "one-hot" or "nowhere"
-    column: int = 0
-    width: int = 1
-    default: float = 0.0  # what a sparse row means by leaving it out
+    column: int
+    width: int = 0
+    default: float = 0.0  # what a sparse row means by leaving it out; −1 if that did not occur in training
 
 
 class Layout:
-    """How attributes become columns: one converter and one place for each attribute."""
+    """How attributes become columns: one converter for each, and its place unless it is dropped."""
 
     def __init__(
         self,
@@ -130,176 +116,140 @@ class Layout:
         self.header = header
         self.feature_names: list[str] = []
         self.converters: list[Converter] = []
-        self.places: list[_Place] = []
-        self.labels = len(label_names)
-        self._like = like
-        self._one_hot_always = one_hot_always
-        label_columns = {name: column for column, name in enumerate(label_names)}
+        self._places: list[_Place | None] = []
+        self._label_columns = {name: column for column, name in enumerate(label_names)}
         for attribute in header.attributes:
             if attribute.name in drop:
-                self._add(lambda _: 0.0, _Place("nowhere"))
-            elif attribute.name in label_columns:
-                self._add_label(attribute, label_columns[attribute.name])
+                self._add(lambda _: 0.0, None)
+            elif attribute.name in self._label_columns:
+                self._add_label(attribute)
             elif attribute.kind == "numeric":
-                self._add_single(attribute.name, missing_or_number, 0.0)
+                self._add(number_converter(attribute.name), _Place(self._next_column))
+                self.feature_names.append(attribute.name)
             elif attribute.kind == "nominal":
-                self._add_nominal(attribute)
+                self._add_nominal(attribute, like, one_hot_always)
             else:
                 what = f"attribute {attribute.name!r} is of type {attribute.kind}"
                 advice = f"which is no input; leave it out with drop=[{attribute.name!r}]"
                 raise DataError(f"{what}, {advice}", header.path, attribute.line)
 
-    def matrices(self, rows: Rows) -> tuple[Any, Any]:
-        """The inputs (CSR when the file is sparse) and the labels."""
-        if rows.dense is None:
-            return self._sparse_matrices(rows)
-        x = np.empty((rows.count, len(self.feature_names)), dtype=np.float32)
-        y = np.zeros((rows.count, self.labels), dtype=np.uint8)
-        for place, values in zip(self.places, rows.dense.T, strict=True):
-            if place.target == "x":
-                x[:, place.column] = values
-            elif place.target == "y":
-                y[:, place.column] = values
-            elif place.target == "one-hot":
-                x[:, place.column : place.column + place.width] = _one_hot(values, place.width)
-        return x, sparse.csr_array(y)
+    def matrices(self, rows: Any) -> tuple[Any, Any]:
+        """Return the inputs (CSR if the rows are) and the labels of `parse_rows`."""
+        labels = len(self._label_columns)
+        shape = (rows.shape[0], labels + len(self.feature_names))
+        if sparse.issparse(rows):
+            cells = zip(*self._sparse_cells(rows), strict=True)
+            at, columns, values = (np.concatenate(arrays) for arrays in cells)
+            both = sparse.csr_array((values, (at, columns)), shape=shape, dtype=np.float32)
+            return both[:, labels:], both[:, :labels].astype(np.uint8)
+        dense = np.empty(shape, dtype=np.float32)
+        for place, codes in zip(self._places, rows.T, strict=True):
+            if place is not None and place.width:
+                hot = dense[:, place.column : place.column + place.width]
+                hot[:] = codes[:, None] == np.arange(place.width)
+                hot[np.isnan(codes)] = np.nan
+            elif place is not None:
+                dense[:, place.column] = codes
+        return dense[:, labels:], sparse.csr_array(dense[:, :labels].astype(np.uint8))
 
-    def _add(self, converter: Converter, place: _Place) -> None:
+    def _sparse_cells(self, rows: Any) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield row numbers, columns and values of each attribute."""
+        by_attribute, every = rows.tocsc(), np.arange(rows.shape[0])
+        yield every[:0], every[:0], np.empty(0)  # for files whose attributes are all dropped
+        for index, place in enumerate(self._places):
+            if place is None:
+                continue
+            attribute = self.header.attributes[index]
+            own = slice(*by_attribute.indptr[index : index + 2])
+            at, values = by_attribute.indices[own], by_attribute.data[own]
+            if place.width or place.default:
+                # Leaving a nominal out means its first declared value, which need not be the zero one.
+                absent = np.setdiff1d(every, at)
+                if len(absent) and place.default < 0:
+                    what = _unknown_value(attribute, attribute.values[0])
+                    raise DataError(what, self.header.path, attribute.line)
+                at = np.concatenate([at, absent])
+                values = np.concatenate([values, np.full(len(absent), place.default)])
+            columns = np.full(len(at), place.column)
+            if place.width:
+                # A missing nominal is NaN in each of its columns, so that each is imputed.
+                known = ~np.isnan(values)
+                lost, spread = at[~known], np.arange(place.width)
+                columns = place.column + np.append(values[known].astype(int), np.tile(spread, len(lost)))
+                at = np.append(at[known], np.repeat(lost, place.width))
+                values = np.append(np.ones(known.sum()), np.full(place.width * len(lost), np.nan))
+            yield at, columns, values
+
+    @property
+    def _next_column(self) -> int:
+        return len(self._label_columns) + len(self.feature_names)
+
+    def _add(self, converter: Converter, place: _Place | None) -> None:
         self.converters.append(converter)
-        self.places.append(place)
+        self._places.append(place)
 
-    def _add_single(self, name: str, converter: Converter, default: float) -> None:
-        self._add(converter, _Place("x", len(self.feature_names), default=default))
-        self.feature_names.append(name)
-
-    def _add_label(self, attribute: Attribute, column: int) -> None:
-        words = LABEL_WORDS
+    def _add_label(self, attribute: Attribute) -> None:
+        name, words = attribute.name, LABEL_WORDS
         if attribute.kind == "nominal":
             words = {value: LABEL_WORDS.get(value.lower(), np.nan) for value in attribute.values}
         if attribute.kind not in ("numeric", "nominal") or np.isnan(list(words.values())).any():
-            what = f"label {attribute.name!r} is declared as something other than 0 or 1"
+            what = f"label {name!r} is declared as something other than 0 or 1"
             advice = "declare it {0,1} or take it off the label list"
             raise DataError(f"{what}; {advice}", self.header.path, attribute.line)
-        codes = Codes(words, missing=False, complain=_label_complaint(attribute.name))
-        default = codes[attribute.values[0]] if attribute.values else 0.0
-        self._add(codes.__getitem__, _Place("y", column, default=default))
 
-    def _add_nominal(self, attribute: Attribute) -> None:
-        seen = None if self._like is None else self._like.values(attribute.name)
-        lowered = {value.lower() for value in attribute.values}
-        binary = lowered in BINARY_PAIRS and len(attribute.values) == 2
-        if seen is None and binary and not self._one_hot_always:
+        def complain(word: str) -> str:
+            if word == "?":
+                return f"label {name!r} is missing; labels must be 0 or 1, drop the row"
+            return f"label {name!r} is {word!r}, neither 0 nor 1; correct it"
+
+        codes = Codes(words, complain, missing=False)
+        default = codes[attribute.values[0]] if attribute.values else 0.0
+        self._add(codes.__getitem__, _Place(self._label_columns[name], default=default))
+
+    def _add_nominal(self, attribute: Attribute, like: Like | None, one_hot_always: bool) -> None:
+        seen = None if like is None else like.values(attribute.name)
+        binary = {value.lower() for value in attribute.values} in BINARY_PAIRS and len(attribute.values) == 2
+        complain = partial(_unknown_value, attribute)
+        column = self._next_column
+        if seen is None and binary and not one_hot_always:
             words = {value: BINARY_WORDS[value.lower()] for value in attribute.values}
-            codes = Codes(words)
-            self._add_single(attribute.name, codes.__getitem__, words[attribute.values[0]])
+            self._add(Codes(words, complain).__getitem__, _Place(column, default=words[attribute.values[0]]))
+            self.feature_names.append(attribute.name)
             return
         values = list(attribute.values) if seen is None else seen
         order = {value: float(code) for code, value in enumerate(values)}
         words = {value: order[value] for value in attribute.values if value in order}
-        complain = None if seen is None else _unseen_complaint(attribute)
-        place = _Place("one-hot", len(self.feature_names), len(values), order.get(attribute.values[0], -1.0))
-        self._add(Codes(words, complain=complain).__getitem__, place)
+        place = _Place(column, len(values), order.get(attribute.values[0], -1.0))
+        self._add(Codes(words, complain).__getitem__, place)
         self.feature_names += [f"{attribute.name}={value}" for value in values]
 
-    def _sparse_matrices(self, rows: Rows) -> tuple[Any, Any]:
-        at, columns, values = self._with_defaults(rows)
-        target = np.array([place.target for place in self.places])[columns]
-        offset = np.array([place.column for place in self.places])[columns]
-        width = np.array([place.width for place in self.places])[columns]
-        single = target == "x"
-        hot = (target == "one-hot") & ~np.isnan(values)
-        # A missing nominal is NaN in each of its columns, so that each is imputed.
-        lost = (target == "one-hot") & np.isnan(values)
-        within = _counting(width[lost])
-        x_rows = [at[single], at[hot], np.repeat(at[lost], width[lost])]
-        x_columns = [
-            offset[single],
-            offset[hot] + values[hot].astype(np.int64),
-            np.repeat(offset[lost], width[lost]) + within,
-        ]
-        x_values = [values[single], np.ones(hot.sum()), np.full(len(within), np.nan)]
-        label = target == "y"
-        return (
-            _csr(x_rows, x_columns, x_values, (rows.count, len(self.feature_names)), np.float32),
-            _csr([at[label]], [offset[label]], [values[label]], (rows.count, self.labels), np.uint8),
-        )
 
-    def _with_defaults(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Sparse cells, with those that rows left out where that does not mean zero.
-
-        Leaving a nominal out means its first declared value, which need not be the zero one.
-        """
-        at, columns, values = [rows.rows], [rows.columns], [rows.values]
-        for index, place in enumerate(self.places):
-            if place.target == "nowhere" or (place.target != "one-hot" and place.default == 0):
-                continue
-            absent = np.ones(rows.count, dtype=bool)
-            absent[rows.rows[rows.columns == index]] = False
-            where = np.flatnonzero(absent)
-            if len(where) and place.default < 0:
-                attribute = self.header.attributes[index]
-                what = _unseen_complaint(attribute)(attribute.values[0])
-                raise DataError(what, self.header.path, attribute.line)
-            at.append(where)
-            columns.append(np.full(len(where), index))
-            values.append(np.full(len(where), place.default))
-        return np.concatenate(at), np.concatenate(columns), np.concatenate(values)
-
-
-def _label_complaint(name: str) -> Any:
-    def complain(word: str) -> str:
-        if word == "?":
-            return f"label {name!r} is missing; labels must be 0 or 1, drop the row"
-        return f"label {name!r} is {word!r}, neither 0 nor 1; correct it"
-
-    return complain
-
-
-def _unseen_complaint(attribute: Attribute) -> Any:
-    def complain(word: str) -> str:
-        if word not in attribute.values:
-            return f"{word!r} is not a declared value of {attribute.name!r}; declare or correct it"
+def _unknown_value(attribute: Attribute, word: str) -> str:
+    if word in attribute.values:
         return f"{word!r} of {attribute.name!r} did not occur in training; map it to a known value"
-
-    return complain
-
-
-def _one_hot(codes: NDArray[np.float64], width: int) -> NDArray[np.float32]:
-    hot: NDArray[np.float32] = (codes[:, None] == np.arange(width)).astype(np.float32)
-    hot[np.isnan(codes)] = np.nan
-    return hot
-
-
-def _counting(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 … length−1 for each length, end to end."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
-
-
-def _csr(rows: Any, columns: Any, values: Any, shape: tuple[int, int], dtype: Any) -> Any:
-    cells = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-    return sparse.csr_array(sparse.coo_array(cells, shape=shape), dtype=dtype)
-
-
-# -- which attributes are labels
+    declared = ", ".join(attribute.values[:5]) + (", …" if len(attribute.values) > 5 else "")
+    return (
+        f"{word!r} is not a declared value of {attribute.name!r} ({declared}); declare it or correct the row"
+    )
 
 
 def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
-    declared = _meka_count(header)
+    """Return the names of the labels, in order."""
+    match = re.search(r"(?:^|[\s:])-[cC]\s+(-?[0-9]{1,9})(?![0-9])", header.relation)
+    declared = None if match is None else int(match[1])
     beside = Path(header.path).with_suffix(".xml")
-    if labels is None and beside.is_file():
-        labels = beside
     if labels is None:
-        if declared is None:
-            what = f"no labels named: no {beside.name} beside it and no -C in its relation"
-            raise DataError(
-                f"{what}; give a list, an XML file or a count (labels=, --labels)", header.path, 1
-            )
-        return _counted(header, declared)
+        labels = beside if beside.is_file() else declared
+    if labels is None:
+        what = f"no labels named: no {beside.name} beside it and no -C in its relation"
+        raise DataError(f"{what}; give a list, an XML file or a count (labels=, --labels)", header.path, 1)
     if isinstance(labels, int):
-        names = _counted(header, labels)
+        if not 0 < abs(labels) <= len(header.names):
+            what = f"{labels} labels of {len(header.names)} attributes; the count must be in range"
+            raise DataError(what, header.path, 1)
+        names = header.names[:labels] if labels > 0 else header.names[labels:]
     elif isinstance(labels, PathLike) or (isinstance(labels, str) and labels.endswith(".xml")):
-        names = _from_xml(header, labels)
+        names = _read_label_list(labels, header)
     else:
         try:
             names = select_names(labels, header.names)
@@ -308,38 +258,15 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
             raise DataError(what, header.path, header.data_line) from None
     if declared is not None and abs(declared) != len(names):
         what = f"the relation declares {abs(declared)} labels (-C {declared})"
-        advice = f"but {len(names)} are given; make them agree"
-        raise DataError(f"{what} {advice}", header.path, 1)
+        raise DataError(f"{what} but {len(names)} are given; make them agree", header.path, 1)
     if not names:
         raise DataError("the list of labels is empty; name at least one", header.path, 1)
     return names
 
 
-def _meka_count(header: Header) -> int | None:
-    match = re.search(r"(?:^|[\s:])-[cC]\s+(-?[0-9]{1,9})(?![0-9])", header.relation)
-    return None if match is None else int(match[1])
-
-
-def _counted(header: Header, count: int) -> list[str]:
-    if not 0 < abs(count) <= len(header.attributes):
-        what = f"{count} labels of {len(header.attributes)} attributes; the count must be in range"
-        raise DataError(what, header.path, 1)
-    return header.names[:count] if count > 0 else header.names[count:]
-
-
-def _from_xml(header: Header, path: str | PathLike[str]) -> list[str]:
-    known = set(header.names)
-    found = read_label_list(path)
-    for name, line in found.items():
-        if name not in known:
-            what = f"label {name!r} is no attribute of {header.path}"
-            raise DataError(f"{what}; remove it or use the right file", path, line)
-    return list(found)
-
-
-def read_label_list(path: str | PathLike[str]) -> dict[str, int]:
-    """The names in a Mulan XML label list, in order, with the line of each."""
-    found: dict[str, int] = {}
+def _read_label_list(path: AnyPath, header: Header) -> list[str]:
+    """Return the names in a Mulan XML label list, in order; all must be attributes."""
+    names: dict[str, int] = {}
     parser = expat.ParserCreate()
 
     def start(tag: str, values: dict[str, str]) -> None:
@@ -349,9 +276,9 @@ def read_label_list(path: str | PathLike[str]) -> dict[str, int]:
         if "name" not in values:
             raise DataError('a <label> without name="…"; give it one', path, line)
         name = values["name"]
-        if name in found:
+        if name in names:
             raise DataError(f"label {name!r} is listed twice; remove one", path, line)
-        found[name] = line
+        names[name] = line
 
     parser.StartElementHandler = start
     try:
@@ -359,10 +286,15 @@ def read_label_list(path: str | PathLike[str]) -> dict[str, int]:
     except expat.ExpatError as error:
         what = f"not a readable XML label list ({expat.ErrorString(error.code)})"
         raise DataError(f"{what}; correct or replace it", fspath(path), error.lineno) from None
+    except DataError:
+        raise
     except (ValueError, LookupError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"its XML is of no encoding we know ({error}); save it as UTF-8", path, 1) from None
-    if not found:
+    if not names:
         raise DataError("no <label> in it; it must list the labels", path, 1)
-    return found
+    known = set(header.names)
+    for name, line in names.items():
+        if name not in known:
+            what = f"label {name!r} is no attribute of {header.path}"
+            raise DataError(f"{what}; remove it or use the right file", path, line)
+    return list(names)

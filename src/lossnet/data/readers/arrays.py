@@ -5,37 +5,31 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from os import PathLike, fspath
+from collections.abc import Iterator
+from os import fspath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data.errors import DataError
-from lossnet.data.readers.text import Like, read_bytes
+from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.text import Like, read_bytes, whole
 from lossnet.data.tables import MultiLabelData
 
 __all__ = ["read_arrays", "read_npz"]
 
-#: what NumPy and zipfile raise over archives that are cut, damaged, encrypted or no archives at all
+#: raised for archives that are cut, damaged, encrypted or no archives at all
 _BROKEN = (
-    OSError,
-    ValueError,
-    EOFError,
-    AttributeError,
-    TypeError,
-    MemoryError,
-    RuntimeError,
-    SyntaxError,
-    zipfile.BadZipFile,
-    zlib.error,
+    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError, RuntimeError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error),
 )
 
 
-def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLabelData:
+@whole
+def read_npz(path: AnyPath, *, like: Like | None = None, size: int | None = None) -> Iterator[MultiLabelData]:
     """Read an ``.npz`` archive with ``x`` ``(n, d)`` and ``y`` ``(n, L)``.
 
-    ``feature_names`` and ``label_names`` are used where the archive has them.
+    ``feature_names`` and ``label_names`` are used where the archive has them.  Archives are always one part.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -61,22 +55,14 @@ def read_npz(path: str | PathLike[str], *, like: Like | None = None) -> MultiLab
         for key in ("feature_names", "label_names")
     ]
     try:
-        return MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
+        data = MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
     except DataError as error:
         raise error.at(path) from None
+    yield data
 
 
-def read_arrays(path: str | PathLike[str]) -> dict[str, NDArray[Any]]:
-    """All arrays of an ``.npz`` archive by name; pickled objects are refused.
-
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "small.npz")
-    ...     np.savez(path, x=np.eye(2))
-    ...     list(read_arrays(path))
-    ['x']
-    """
+def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:
+    """Return all arrays of an ``.npz`` archive by name; pickled objects are refused."""
     content = read_bytes(path)
     if not content:
         raise DataError("the file is empty", path, 1)

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from os import PathLike
+from collections.abc import Collection, Iterator
+from itertools import accumulate
 
 import numpy as np
 from scipy import sparse
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arff import Layout
 from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, parse_rows
-from lossnet.data.readers.text import Like, build
+from lossnet.data.readers.text import Like, build, open_lines, whole
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["read_clus", "stream_clus"]
+__all__ = ["is_hierarchical", "read_clus"]
 
 ROOT = "root"
 
 
+@whole
 def read_clus(
-    path: str | PathLike[str],
+    path: AnyPath,
     *,
     root: bool = True,
     drop: Collection[str] = (),
     encoding: str = "utf-8",
     like: Like | None = None,
-    lines: Iterable[str] | None = None,
-) -> MultiLabelData:
+    lines: Iterator[str] | None = None,
+    size: int | None = None,
+) -> Iterator[MultiLabelData]:
     """Read a CLUS file, whose rows name nodes of a tree of labels joined by ``@``.
 
     A row has the nodes it names and all their ancestors.  ``root`` adds the label ``root``, which
     every row has, as the published counts of labels do.  Every nominal attribute is spread over one
     column for each value, and a missing one is NaN in all of them.  Published files declare some
-    inputs twice under one name (repeated measurements); the second is called ``name (2)``.  ``lines`` are the
-    file's, where they are at hand.
+    inputs twice under one name (repeated measurements); the second is called ``name (2)``.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -51,36 +52,27 @@ def read_clus(
     >>> data.label_names, data.y.toarray().tolist()
     (('root', '01', '01/02', '03'), [[1, 1, 1, 0], [1, 1, 0, 1]])
     """
-    header = parse_header(path, encoding, number_repeats=True, lines=lines)
-    (data,) = _parts(header, root, drop, like, None)
-    return data
-
-
-def stream_clus(header: Header, like: Like, rows: int) -> Iterator[MultiLabelData]:
-    """What `read_clus` reads, ``rows`` at a time."""
-    return _parts(header, True, (), like, rows)
-
-
-def _parts(
-    header: Header, root: bool, drop: Collection[str], like: Like | None, size: int | None
-) -> Iterator[MultiLabelData]:
-    attribute = _class_attribute(header)
+    header = parse_header(path, open_lines(path, encoding, size) if lines is None else lines)
+    declared = [a for a in header.attributes if a.kind == "hierarchical"]
+    if len(declared) != 1:
+        what = f"{len(declared)} hierarchical attributes; a CLUS file has exactly one"
+        raise DataError(what, header.path, declared[1].line if declared else header.data_line)
+    (attribute,) = declared
     layout = Layout(header, (), {*drop, attribute.name}, like, one_hot_always=True)
     paths = _Paths(_nodes(header, attribute), None if like is None else set(like.label_names))
-    layout.converters[header.attributes.index(attribute)] = paths
+    place = header.attributes.index(attribute)
+    layout.converters[place] = paths.__getitem__
     if root and ROOT in paths.nodes:
-        what = "a label is itself called 'root'; pass root=False"
-        raise DataError(what, header.path, attribute.line)
+        raise DataError("a label is itself called 'root'; pass root=False", header.path, attribute.line)
     names = [*([ROOT] if root else ()), *paths.nodes]
     for rows in parse_rows(header, layout.converters, size):
-        if rows.dense is None:
+        if sparse.issparse(rows):
             what = "sparse rows in a hierarchical file; write all values of each row"
             raise DataError(what, header.path, header.data_line + 1)
         x, _ = layout.matrices(rows)
-        codes = rows.dense[:, header.attributes.index(attribute)].astype(np.int64)
-        y = sparse.csr_array(paths.indicators()[codes])
+        y = sparse.csr_array(paths.indicators()[rows[:, place].astype(np.int64)])
         if root:
-            y = sparse.hstack([np.ones((rows.count, 1), dtype=np.uint8), y], format="csr")
+            y = sparse.hstack([np.ones((len(rows), 1), dtype=np.uint8), y], format="csr")
         yield build(header.path, x, y, layout.feature_names, names, header.data_line)
 
 
@@ -89,20 +81,11 @@ def is_hierarchical(header: Header) -> bool:
     return any(attribute.kind == "hierarchical" for attribute in header.attributes)
 
 
-def _class_attribute(header: Header) -> Attribute:
-    found = [a for a in header.attributes if a.kind == "hierarchical"]
-    if len(found) != 1:
-        what = f"{len(found)} hierarchical attributes; a CLUS file has exactly one"
-        raise DataError(what, header.path, found[1].line if found else header.data_line)
-    return found[0]
-
-
 def _nodes(header: Header, attribute: Attribute) -> dict[str, int]:
-    """Column of each node, as declared; an undeclared ancestor comes before its descendants."""
+    """Return the column of each node, as declared; an undeclared ancestor comes before its descendants."""
     nodes: dict[str, int] = {}
     if len(set(attribute.values)) != len(attribute.values):
-        what = f"{attribute.name!r} declares a node twice; remove one"
-        raise DataError(what, header.path, attribute.line)
+        raise DataError(f"{attribute.name!r} declares a node twice; remove one", header.path, attribute.line)
     for name in attribute.values:
         if not all(name.split("/")):
             what = f"{attribute.name!r} declares a node without a name ({name!r}); correct it"
@@ -113,35 +96,19 @@ def _nodes(header: Header, attribute: Attribute) -> dict[str, int]:
 
 
 def _with_ancestors(node: str) -> list[str]:
-    parts = node.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return list(accumulate(node.split("/"), "{}/{}".format))
 
 
-class _Paths:
+class _Paths(dict[str, float]):
     """Converter of class cells: numbers each distinct cell and keeps the nodes it stands for."""
 
     def __init__(self, nodes: dict[str, int], trained: set[str] | None) -> None:
+        super().__init__()
         self.nodes = nodes
         self._trained = trained
-        self._codes: dict[str, int] = {}
         self._columns: list[list[int]] = []
 
-    def __call__(self, cell: str) -> float:
-        code = self._codes.get(cell)
-        if code is None:
-            columns = self._parse(cell)
-            code = self._codes[cell] = len(self._columns)
-            self._columns.append(columns)
-        return code
-
-    def indicators(self) -> sparse.csr_array:
-        """One row of zeros and ones for each distinct cell."""
-        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
-        columns = np.concatenate(self._columns)
-        shape = (len(self._columns), len(self.nodes))
-        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)
-
-    def _parse(self, cell: str) -> list[int]:
+    def __missing__(self, cell: str) -> float:
         if cell == "?":
             raise DataError("the class is missing; labels must be known, drop the row")
         closed: set[str] = set()
@@ -152,4 +119,13 @@ class _Paths:
         unseen = sorted(closed - self._trained) if self._trained is not None else []
         if unseen:
             raise DataError(f"label {unseen[0]!r} did not occur in training; remove it")
-        return sorted(self.nodes[name] for name in closed)
+        self._columns.append(sorted(self.nodes[name] for name in closed))
+        self[cell] = len(self._columns) - 1
+        return self[cell]
+
+    def indicators(self) -> sparse.csr_array:
+        """Return one row of zeros and ones for each distinct cell."""
+        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
+        columns = np.concatenate(self._columns)
+        shape = (len(self._columns), len(self.nodes))
+        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from os import PathLike
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines
 
 __all__ = ["read_clusters"]
 
+_LINE = re.compile(r"([01]+)\t([^\t]+)\t([0-9]{1,18})")
 
-def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
+
+def read_clusters(path: AnyPath) -> dict[str, str]:
     """Read lines ``bits TAB word TAB count`` as the bits of each word.
 
     What ark-tweet-nlp writes for mentions and links, ``<@MENTION>`` and ``<URL-host>``, becomes ``<user>``
@@ -27,16 +28,12 @@ def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
     """
     clusters: dict[str, str] = {}
     most = -1
-    for number, line in enumerate(read_lines(path, "utf-8"), start=1):
-        bits, word, count, *more = (*line.split("\t"), "", "")
-        if (
-            len(more) != 2
-            or not re.fullmatch("[01]+", bits)
-            or not word
-            or not re.fullmatch("[0-9]{1,18}", count)
-        ):
+    for number, line in enumerate(read_lines(path), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None:
             what = "not bits, a word and a count, separated by tabs"
             raise DataError(f"{what}; is this a file of Brown clusters?", path, number)
+        bits, word, count = match.groups()
         if word == "<@MENTION>":
             word = "<user>"
         elif word.startswith("<URL-"):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain
-from os import PathLike
 
-from lossnet.data.errors import DataError
+from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines, stream_lines
 
 __all__ = ["Row", "read_columns", "stream_columns"]
@@ -19,10 +18,8 @@ _DOCUMENT = "-DOCSTART-"
 _GAP = re.compile("[ \t]+")  # not every kind of white space: tweets have tokens of no-break spaces
 
 
-def read_columns(
-    path: str | PathLike[str], columns: int | None = None, *, encoding: str = "utf-8"
-) -> list[list[Row]]:
-    """The sentences of a column file, as rows of cells.
+def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[list[Row]]:
+    """Return the sentences of a column file, as rows of cells.
 
     Cells are separated by tabs if the first row has one, else by spaces.  Every row of the file has
     ``columns`` cells; where that is not given, every row of a sentence has as many as its first.
@@ -37,30 +34,27 @@ def read_columns(
     ...     read_columns(path)
     [[('hi', '!'), ('#fun', '#')], [('you', 'O')]]
     """
-    return list(_sentences(path, iter(read_lines(path, encoding)), columns))
+    return list(stream_columns(path, columns, iter(read_lines(path, encoding))))
 
 
 def stream_columns(
-    path: str | PathLike[str], columns: int | None = None, lines: Iterator[str] | None = None
+    path: AnyPath, columns: int | None = None, lines: Iterator[str] | None = None
 ) -> Iterator[list[Row]]:
-    """The sentences that `read_columns` reads, one at a time; from its ``lines``, where they are at hand."""
-    return _sentences(path, stream_lines(path) if lines is None else lines, columns)
-
-
-def _sentences(path: str | PathLike[str], lines: Iterator[str], columns: int | None) -> Iterator[list[Row]]:
+    """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
+    lines = stream_lines(path) if lines is None else lines
     before: list[str] = []
     for line in lines:
         before.append(line)
         if line.strip(" \t") and not _is_comment(line):
             break
     tabs = "\t" in before[-1] and not _is_comment(before[-1])
-    found, number = 0, 0
+    sentences, number = 0, 0
     sentence: list[Row] = []
     for number, line in enumerate(chain(before, lines), start=1):
         if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if sentence:
                 yield sentence
-                found += 1
+                sentences += 1
             sentence = []
             continue
         if tabs and not sentence and _is_comment(line):
@@ -77,7 +71,7 @@ def _sentences(path: str | PathLike[str], lines: Iterator[str], columns: int | N
         sentence.append(row)
     if sentence:
         yield sentence
-    elif not found:
+    elif not sentences:
         raise DataError("no sentence; a column file has one token per line", path, number)
 
 

@@ -1,36 +1,93 @@
-"""Multi-label files in LIBSVM's format."""
+"""Sparse text files: LIBSVM's format, and the extreme-classification repository's with its header."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from os import PathLike, fspath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from os import fspath
+from typing import Any
 
-from lossnet.data.errors import DataError
-from lossnet.data.readers.text import Like, build, chunks, read_lines
-from lossnet.data.readers.xc import Collector, check_columns
+import numpy as np
+from scipy import sparse
+
+from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.text import Like, build, chunks, number, number_complaint, open_lines, whole
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["read_libsvm", "stream_libsvm"]
+__all__ = ["is_xc_header", "read_libsvm", "read_xc"]
+
+MOST_COLUMNS = 1 << 23
 
 
+@whole
+def read_xc(
+    path: AnyPath,
+    *,
+    encoding: str = "utf-8",
+    like: Like | None = None,
+    lines: Iterator[str] | None = None,
+    size: int | None = None,
+) -> Iterator[MultiLabelData]:
+    """Read ``n d L`` and then a line ``label,label feature:value …`` for each row, all from 0.
+
+    Columns are named ``feature_0`` … and ``label_0`` …; a row may have no labels.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "tags.txt")
+    ...     _ = path.write_text("2 3 2\\n0,1 0:0.5 2:1\\n 1:2\\n")
+    ...     data = read_xc(path)
+    >>> data.x.toarray().tolist(), data.y.toarray().tolist()
+    ([[0.5, 0.0, 1.0], [0.0, 2.0, 0.0]], [[1, 1], [0, 0]])
+    """
+    lines = open_lines(path, encoding, size) if lines is None else lines
+    header = next(lines)
+    if not is_xc_header(header):
+        what = f"expected three whole numbers (rows, inputs, labels), found {header[:40]!r}"
+        raise DataError(f"{what}; is this an extreme-classification file?", path, 1)
+    rows, inputs, labels = map(int, header.split())
+    if not (rows and inputs and labels):
+        raise DataError("the header has a zero; rows, inputs and labels must exist", path, 1)
+    _check_width(path, max(inputs, labels), 1)
+    if like is not None and inputs != len(like.feature_names):
+        what = f"{inputs} inputs, but the model was trained on {len(like.feature_names)}"
+        raise DataError(f"{what}; use a file with the same inputs", path, 1)
+
+    def label(token: str) -> int:
+        column = _whole_number(token)
+        if column >= labels:
+            raise DataError(f"label {column}, but there are only {labels} (from 0); correct the row")
+        return column
+
+    feature_names = [f"feature_{i}" for i in range(inputs)] if like is None else like.feature_names
+    label_names = [f"label_{i}" for i in range(labels)]
+    for chunk in chunks(_xc_rows(path, lines, rows), size):
+        x, y = _matrices(path, chunk, label, inputs, 0)
+        x.resize(len(chunk), inputs)
+        y.resize(len(chunk), labels)
+        yield build(path, x, y, feature_names, label_names, 1)
+
+
+@whole
 def read_libsvm(
-    path: str | PathLike[str],
+    path: AnyPath,
     labels: Sequence[str] | int | None = None,
     *,
     base: int | None = None,
     features: int | None = None,
     encoding: str = "utf-8",
     like: Like | None = None,
-    lines: Iterable[str] | None = None,
-) -> MultiLabelData:
+    lines: Iterator[str] | None = None,
+    size: int | None = None,
+) -> Iterator[MultiLabelData]:
     """Read lines ``label,label feature:value …``, where labels are numbers or names.
 
     ``base`` is the first feature's number, 0 or 1; by default 0 if any feature 0 occurs, else 1.
     ``features`` is how many there are, by default up to the largest that occurs; columns are named
     ``feature_<number>``.  ``labels`` lists the labels, or says how many there are when they are
-    numbered from 0; by default they are those that occur, in order.  ``lines`` are the file's, where they
-    are at hand.
+    numbered from 0; by default they are those that occur, in order.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -41,92 +98,62 @@ def read_libsvm(
     >>> data.feature_names, data.label_names, data.y.toarray().tolist()
     (('feature_1', 'feature_2', 'feature_3'), ('blue', 'red'), [[1, 1], [1, 0]])
     """
-    path = fspath(path)
     if base not in (None, 0, 1):
         raise ValueError(f"base must be 0 or 1, not {base!r}")
     if like is not None:
-        base, features = _trained_base(path, like), len(like.feature_names)
-        labels = like.label_names
-    numbering = _Numbering(labels)
-    # Until the base is known, features are kept as numbered and the bound is checked at the end.
-    collector = Collector(path, None if base is None else features, numbering, base or 0)
-    last = 1
-    for last, content in _rows(path, read_lines(path, encoding) if lines is None else lines):
-        collector.add(last, content)
-    if base is None:
-        base = 0 if collector.smallest_feature == 0 else 1
-        shift = base
-    else:
-        shift = 0
-    width = collector.largest_feature + 1 - shift
-    if features is not None and width > features:
-        what = f"feature {width - 1 + base} occurs, but features={features} from {base}"
-        raise DataError(f"{what}; correct one of them", path, last)
-    width = max(width, 0) if features is None else features
-    check_columns(path, width, last)
-    x, y = collector.matrices(width + shift, len(numbering.names))
-    order = numbering.order()
-    names = like.feature_names if like else [f"feature_{i + base}" for i in range(width)]
-    label_names = [numbering.names[i] for i in order]
-    return build(path, x[:, shift:], y[:, order], names, label_names, last)
+        base, features, labels = _trained_base(path, like), len(like.feature_names), like.label_names
+    listed = map(str, range(labels) if isinstance(labels, int) else labels or ())
+    columns = {name: column for column, name in enumerate(listed)}
 
-
-def stream_libsvm(
-    path: str | PathLike[str], like: Like, rows: int, lines: Iterator[str]
-) -> Iterator[MultiLabelData]:
-    """What `read_libsvm` reads of a file's lines, ``rows`` at a time."""
-    path = fspath(path)
-    base, inputs, numbering = _trained_base(path, like), len(like.feature_names), _Numbering(like.label_names)
-    for chunk in chunks(_rows(path, lines), rows):
-        collector = Collector(path, inputs, numbering, base)
-        for line, content in chunk:
-            collector.add(line, content)
-        x, y = collector.matrices(inputs, len(like.label_names))
-        yield build(path, x, y, like.feature_names, like.label_names, chunk[-1][0])
-
-
-class _Numbering:
-    """Numbers labels as they come, or only those that were listed."""
-
-    def __init__(self, labels: Sequence[str] | int | None) -> None:
-        listed = map(str, range(labels) if isinstance(labels, int) else labels or ())
-        self._fixed = labels is not None
-        self._columns = {name: column for column, name in enumerate(listed)}
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._columns)
-
-    def __call__(self, token: str) -> int:
+    def label(token: str) -> int:
         if not token:
             raise DataError("an empty label; labels are separated by one comma")
-        column = self._columns.get(token)
-        if column is None:
-            if self._fixed:
-                raise DataError(f"unknown label {token!r}; list it or correct the row")
-            column = self._columns[token] = len(self._columns)
-        return column
+        if labels is not None and token not in columns:
+            raise DataError(f"unknown label {token!r}; list it or correct the row")
+        return columns.setdefault(token, len(columns))
 
-    def order(self) -> list[int]:
-        """Columns in the order of their names, as numbers when all are."""
-        names = self.names
-        if self._fixed:
-            return list(range(len(names)))
-        if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
-            return sorted(range(len(names)), key=lambda i: (int(names[i]), names[i]))
-        return sorted(range(len(names)), key=names.__getitem__)
+    lines = open_lines(path, encoding, size) if lines is None else lines
+    for chunk in chunks(_libsvm_rows(path, lines), size):
+        last = chunk[-1][0]
+        # Until the base is known, features are kept as numbered and the bound is checked at the end.
+        x, y = _matrices(path, chunk, label, None if base is None else features, base or 0)
+        first = base if base is not None else int(x.indices.min(initial=1) > 0)
+        shift = first if base is None else 0
+        width = max(x.shape[1] - shift, 0)
+        if features is not None and width > features:
+            what = f"feature {width - 1 + first} occurs, but features={features} from {first}"
+            raise DataError(f"{what}; correct one of them", path, last)
+        width = width if features is None else features
+        _check_width(path, width, last)
+        x.resize(len(chunk), width + shift)
+        y.resize(len(chunk), len(columns))
+        names = list(columns) if labels is not None else _in_order(columns)
+        feature_names = like.feature_names if like else [f"feature_{i + first}" for i in range(width)]
+        yield build(path, x[:, shift:], y[:, [columns[name] for name in names]], feature_names, names, last)
 
 
-def _trained_base(path: str, like: Like) -> int:
-    first = like.feature_names[0] if like.feature_names else ""
-    if first not in ("feature_0", "feature_1"):
-        what = f"the model's first input is {first!r}, not a numbered one"
-        raise DataError(f"{what}; use the format it was trained on", path)
-    return int(first[-1])
+def is_xc_header(line: str) -> bool:
+    """Whether a line could be the header ``n d L`` of an extreme-classification file."""
+    parts = line.split()
+    return len(parts) == 3 and all(map(_is_whole, parts))
 
 
-def _rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Each row with its line, without comments."""
+def _xc_rows(path: AnyPath, lines: Iterator[str], rows: int) -> Iterator[tuple[int, str]]:
+    """Yield as many lines as the header says, numbered; only blank lines may follow."""
+    last = 0
+    for row, text in enumerate(lines, start=1):
+        if row <= rows:
+            yield row + 1, text
+        if row <= rows or text.strip():
+            last = row
+    if last != rows:
+        line = min(last, rows) + 1 + (last > rows)
+        what = f"the header says {rows} rows but there are {last}"
+        raise DataError(f"{what}; the file is cut short or the header is wrong", path, line)
+
+
+def _libsvm_rows(path: AnyPath, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield rows with their line numbers, without comments."""
     rows = empty = 0
     for line, text in enumerate(lines, start=1):
         if not text.strip():
@@ -141,3 +168,95 @@ def _rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             rows += 1
     if not rows:
         raise DataError("only comments, no rows", path, 1)
+
+
+def _matrices(
+    path: AnyPath,
+    rows: Sequence[tuple[int, str]],
+    label: Callable[[str], int],
+    inputs: int | None,
+    base: int,
+) -> tuple[Any, Any]:
+    """Return CSR matrices of numbered rows ``label,label feature:value …``, as wide as their last columns."""
+    labels: list[list[int]] = []
+    features: list[list[int]] = []
+    values: list[float] = []
+    for line, text in rows:
+        cells = text.split()
+        try:
+            tokens = cells.pop(0).split(",") if cells and ":" not in cells[0] else []
+            labels.append([label(token) for token in tokens])
+            if len(set(labels[-1])) != len(tokens):
+                raise DataError("a label is given twice in one row; remove one")
+            features.append([])
+            for cell in cells:
+                column, value = _cell(cell, text, features[-1][-1] if features[-1] else -1, inputs, base)
+                features[-1].append(column)
+                values.append(value)
+        except DataError as error:
+            raise error.at(path, line) from None
+    x = _csr(features, np.array(values, dtype=np.float32))
+    return x, _csr(labels, np.ones(sum(map(len, labels)), dtype=np.uint8))
+
+
+def _cell(cell: str, text: str, previous: int, inputs: int | None, base: int) -> tuple[int, float]:
+    """Return column and value of ``feature:value``; columns must increase."""
+    index, colon, value = cell.partition(":")
+    if not colon:
+        what = f"{cell!r} is not 'feature:value'; the row is cut short or wrong"
+        raise DataError(what + ("" if ":" in text else " (sentences in columns are to be called .conll)"))
+    feature = _whole_number(index)
+    column = feature - base
+    if column < 0:
+        raise DataError(f"feature {feature}, but features count from {base}; pass base=0")
+    if column == previous:
+        raise DataError(f"feature {feature} is given twice in one row; remove one")
+    if column < previous:
+        raise DataError(f"feature {feature} follows {previous + base}; features must increase")
+    if inputs is not None and column >= inputs:
+        raise DataError(f"feature {index}, but there are only {inputs} (from {base}); correct the row")
+    try:
+        return column, number(value)
+    except ValueError:
+        complaint = number_complaint(value, f"feature {index}", "leave the pair out for zero")
+        raise DataError(complaint) from None
+
+
+def _csr(columns: list[list[int]], values: Any) -> sparse.csr_array:
+    starts = np.cumsum([0, *map(len, columns)])
+    flat = list(chain.from_iterable(columns))
+    matrix = sparse.csr_array((values, flat, starts), shape=(len(columns), max(flat, default=-1) + 1))
+    matrix.sort_indices()
+    return matrix
+
+
+def _whole_number(token: str) -> int:
+    if not _is_whole(token):
+        raise DataError(f"{token!r} is not a whole number from 0; correct the row")
+    return int(token)
+
+
+def _is_whole(token: str) -> bool:
+    """Whether a token is a whole number from 0 that fits 64 bits."""
+    return token.isascii() and token.isdecimal() and len(token) <= 18
+
+
+def _check_width(path: AnyPath, columns: int, line: int) -> None:
+    """Refuse more columns than any data set has: naming them all would exhaust memory."""
+    if columns > MOST_COLUMNS:
+        raise DataError(f"{columns} columns, more than {MOST_COLUMNS}; correct the number", path, line)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return labels in the order of their names, or of their numbers if all are numbers."""
+    if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
+
+
+def _trained_base(path: AnyPath, like: Like) -> int:
+    first = like.feature_names[0] if like.feature_names else ""
+    if first not in ("feature_0", "feature_1"):
+        what = f"the model's first input is {first!r}, not a numbered one"
+        raise DataError(f"{what}; use the format it was trained on", fspath(path))
+    return int(first[-1])

@@ -1,32 +1,35 @@
-"""What every text format needs: lines with honest errors, strict numbers, names to match."""
+"""Shared parts of the readers: lines with line numbers in errors, strict numbers, names by pattern."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
-from itertools import islice
-from os import PathLike, fspath
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from itertools import chain, islice
+from os import fspath
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from scipy import sparse
 
-from lossnet.data.errors import DataError
-from lossnet.data.tables import MultiLabelData
+from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.tables import LabelTable, MultiLabelData
 
 __all__ = [
     "Like",
+    "align_labels",
     "build",
     "chunks",
     "number",
+    "open_lines",
     "read_bytes",
     "read_lines",
-    "read_text",
     "select_names",
     "stream_lines",
+    "whole",
 ]
 
 #: Spellings of a binary value; other two-valued nominals are ordinary categories.
@@ -38,6 +41,7 @@ BINARY_PAIRS = ({"0", "1"}, {"no", "yes"}, {"false", "true"}, {"n", "y"})
 LABEL_WORDS = BINARY_WORDS | {"0.0": 0.0, "1.0": 1.0}
 
 Item = TypeVar("Item")
+P = ParamSpec("P")
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -51,7 +55,7 @@ class Like:
 
     @cached_property
     def features(self) -> frozenset[str]:
-        """The feature names, to look names up in."""
+        """The feature names as a set."""
         return frozenset(self.feature_names)
 
     @cached_property
@@ -66,18 +70,18 @@ class Like:
         return values
 
     def values(self, column: str) -> list[str] | None:
-        """The values a categorical column had in training, or None if it was no such column."""
+        """Return the values a categorical column had in training, or None if it was no such column."""
         return None if column in self.features else self._values.get(column)
 
 
-def read_bytes(path: str | PathLike[str]) -> bytes:
-    """A file's bytes; whatever prevents reading it is a `DataError`."""
+def read_bytes(path: AnyPath) -> bytes:
+    """Return a file's bytes; whatever prevents reading it is a `DataError`."""
     with _reading(path), open(path, "rb") as file:
         return file.read()
 
 
 @contextmanager
-def _reading(path: str | PathLike[str]) -> Iterator[None]:
+def _reading(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -86,68 +90,74 @@ def _reading(path: str | PathLike[str]) -> Iterator[None]:
         raise DataError(f"cannot be read ({error.strerror})", path) from None
 
 
-def read_text(path: str | PathLike[str], encoding: str) -> str:
-    """A file's text with ``\\n`` line ends and without a byte-order mark."""
-    raw = read_bytes(path)
+def stream_lines(path: AnyPath, encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file, which may be larger than memory; UTF-8 unless told.
+
+    Only line feeds and carriage returns end a line, so that line numbers are those of editors.
+    """
+    lines = _decoded_lines(path, encoding)
+    leading = []
+    for line in lines:
+        leading.append(line)
+        if line.strip():
+            break
+    else:
+        raise DataError("the file is empty", path, 1)
+    yield from chain(leading, lines)
+
+
+def _decoded_lines(path: AnyPath, encoding: str | None) -> Iterator[str]:
+    """Yield lines without a byte-order mark; refuse what is not text."""
+    line = 0
     try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        advice = f"not {encoding} text; save it as UTF-8 ('CSV UTF-8' in a spreadsheet, or iconv), or pass "
-        advice += "encoding='latin-1' (or what it is) in Python"
-        raise DataError(advice, path, line) from None
+        with _reading(path), open(path, encoding=encoding or "utf-8") as file:
+            for line, text in enumerate(file, start=1):
+                if "\0" in text:
+                    advice = " or pass encoding='utf-16'" if encoding else ""
+                    raise DataError(f"a NUL character: not plain text; save it as UTF-8{advice}", path, line)
+                yield text.removeprefix("\ufeff" if line == 1 else "").removesuffix("\n")
+    except UnicodeError as error:
+        if isinstance(error, UnicodeDecodeError):  # somewhere after the lines that could be decoded
+            line += error.object.count(b"\n", 0, error.start)
+        what = f"not {encoding or 'utf-8'} text; save it as UTF-8"
+        if encoding:
+            what += " ('CSV UTF-8' in a spreadsheet, or iconv), or pass encoding='latin-1' (or what it is)"
+            what += " in Python"
+        raise DataError(what, path, line + 1) from None
     except LookupError:
         raise DataError(f"there is no encoding {encoding!r}; try 'utf-8'", path) from None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        advice = "a NUL character: not plain text; save it as UTF-8 or pass encoding='utf-16'"
-        raise DataError(advice, path, line)
-    if not text.strip():
-        raise DataError("the file is empty", path, 1)
-    return text
 
 
-def read_lines(path: str | PathLike[str], encoding: str) -> list[str]:
-    """A file's lines; only line feeds end one, so that line numbers are what editors show."""
-    lines = read_text(path, encoding).split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+def read_lines(path: AnyPath, encoding: str = "utf-8") -> list[str]:
+    """Return all lines that `stream_lines` yields."""
+    return list(stream_lines(path, encoding))
 
 
-def stream_lines(path: str | PathLike[str]) -> Iterator[str]:
-    """The lines that `read_lines` has for a UTF-8 file, one at a time: a file may be larger than memory."""
-    blank, position = True, 0
-    with _reading(path), open(path, "rb") as file:
-        for raw in file:
-            position += 1
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                raise DataError("not utf-8 text; save it as UTF-8", path, position) from None
-            if position == 1:
-                text = text.removeprefix("\ufeff")
-            if "\0" in text:
-                raise DataError("a NUL character: not plain text; save it as UTF-8", path, position)
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-            blank = blank and not text.strip()
-            yield from text.removesuffix("\n").split("\n")
-    if blank:
-        raise DataError("the file is empty", path, 1)
+def open_lines(path: AnyPath, encoding: str, size: int | None) -> Iterator[str]:
+    """Return the lines of a file to be read in parts of ``size`` rows, or as a whole if that is None."""
+    return iter(read_lines(path, encoding)) if size is None else stream_lines(path)
+
+
+def whole(stream: Callable[P, Iterator[Item]]) -> Callable[P, Item]:
+    """Make a reader of whole files from one that yields parts; `inspect.unwrap` gives that one back."""
+
+    @wraps(stream)
+    def read(*args: P.args, **options: P.kwargs) -> Item:
+        (everything,) = stream(*args, **options)
+        return everything
+
+    return read
 
 
 def chunks(items: Iterable[Item], size: int | None) -> Iterator[list[Item]]:
-    """The items in lists of ``size``, the last one shorter; all in one list if that is None.
-
-    >>> list(chunks("abc", 2)), list(chunks("abc", None))
-    ([['a', 'b'], ['c']], [['a', 'b', 'c']])
-    """
+    """Yield the items in lists of ``size``, the last one shorter; all in one list if that is None."""
     remaining = iter(items)
     while chunk := list(islice(remaining, size)):
         yield chunk
 
 
 def number(token: str) -> float:
-    """A finite number that fits float32, else ValueError; ``float`` alone lets ``nan`` through."""
+    """Return a finite number that fits float32, else raise ValueError; ``float`` lets ``nan`` through."""
     value = float(token)
     if not -_LARGEST <= value <= _LARGEST or "_" in token:
         raise ValueError(token)
@@ -163,7 +173,7 @@ def is_unwritable_number(token: str) -> bool:
 
 
 def number_complaint(token: str, column: str, missing: str) -> str:
-    """What to say about a cell that is no number; ``missing`` tells how to leave a value out."""
+    """Return an error message about a cell that is no number; ``missing`` tells how to leave it out."""
     if is_unwritable_number(token):
         value = float(token)
         what = "not finite" if math.isnan(value) or math.isinf(value) else "too large for float32"
@@ -172,33 +182,40 @@ def number_complaint(token: str, column: str, missing: str) -> str:
 
 
 def select_names(wanted: str | Iterable[str], names: Sequence[str]) -> list[str]:
-    """The names asked for, in full or by a pattern such as ``label_*``; ValueError if none.
-
-    >>> select_names("tag_*", ["size", "tag_a", "tag_b"])
-    ['tag_a', 'tag_b']
-    """
+    """Return the names asked for, in full or by a pattern such as ``label_*``; ValueError if none."""
     known = set(names)
     if isinstance(wanted, str):
         wanted = [wanted] if wanted in known else [part.strip() for part in wanted.split(",")]
     chosen: dict[str, None] = {}
     for pattern in wanted:
-        found = [pattern] if pattern in known else [n for n in names if fnmatchcase(n, pattern)]
-        if not found:
+        matches = [pattern] if pattern in known else [n for n in names if fnmatchcase(n, pattern)]
+        if not matches:
             raise ValueError(pattern)
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(matches))
     return list(chosen)
 
 
 def build(
-    path: str | PathLike[str],
+    path: AnyPath,
     x: Any,
     y: Any,
     feature_names: Sequence[str],
     label_names: Sequence[str],
     line: int | None = None,
 ) -> MultiLabelData:
-    """The data set, with the file named in whatever is still wrong with it."""
+    """Return the data set; errors about its content name the file."""
     try:
         return MultiLabelData(x, y, tuple(feature_names), tuple(label_names))
     except DataError as error:
         raise error.at(fspath(path), line) from None
+
+
+def align_labels(path: AnyPath, labels: LabelTable, names: Sequence[str]) -> Any:
+    """Return label sets as a CSR matrix of a model's labels; those it does not know must not occur."""
+    columns = {name: column for column, name in enumerate(names)}
+    cells = labels.matrix.tocoo()
+    strange = sorted({labels.names[column] for column in np.unique(cells.col)} - set(names))
+    if strange:
+        raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
+    place = np.array([columns.get(name, -1) for name in labels.names], dtype=np.int64)
+    return sparse.csr_array((cells.data, (cells.row, place[cells.col])), shape=(len(labels), len(names)))

@@ -1,45 +1,47 @@
-"""What there is to see where outputs are label sets."""
+"""Panels of a report on outputs that are label sets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.analysis import Interactions, Pair, hessian, label_scores, pull_along
+from lossnet.analysis import Interactions, hessian, label_scores, pull_along
 from lossnet.data import LabelTable
 from lossnet.energies import Energy
 from lossnet.model import ModelError
-from lossnet.outputs.panels.learned import heat_maps, pair_table
-from lossnet.outputs.panels.scores import score_table
-from lossnet.report.canvas import Places, draw_pixels, pixel_places
+from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table, strip
+from lossnet.report.canvas import draw_pixels, pixel_places
 from lossnet.report.draw import Line, line_chart
 from lossnet.report.evidence import Evidence, Section, Tell
-from lossnet.report.markup import Markup, join, tag
-from lossnet.report.tables import missing, with_sign
+from lossnet.report.markup import Markup, join, missing, tag
 
 __all__ = ["sections"]
 
-#: labels that the energy is asked about, each of which takes a backward pass; pairs in a list; examples
-ASKED, PAIRS, EXAMPLES = 100, 8, 12
-#: instances that the energy is looked at on; where labels are many, only so many that the seconds are few
+#: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples
+ASKED, NAMED, EXAMPLES = 100, 24, 12
+#: instances that the energy is asked about, fewer where labels are many, to take seconds at most
 INSTANCES, FEWEST, SECOND_DERIVATIVES = 100, 10, 2e7
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     """Return what the energy learned, each label, and examples."""
+    scores = score_table(
+        evidence,
+        "label",
+        evidence.subject.model.label_names,
+        evidence.truth.sum(0).tolist(),
+        lambda output: label_scores(output.chosen(), evidence.truth),
+        "labels chosen at each model’s tuned threshold, as “lossnet predict” does.",
+    )
     return [
         Section("What the energy learned", _learned(evidence, tell)),
-        Section("Labels", _label_table(evidence)),
+        Section("Labels", scores),
         Section("Examples", _examples(evidence)),
     ]
-
-
-# ---------------------------------------------------------------- the energy
 
 
 def _learned(evidence: Evidence, tell: Tell) -> Markup:
@@ -53,30 +55,37 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
     labels, truth = _most_frequent(evidence)
     affordable = int(SECOND_DERIVATIVES / (len(labels) * len(names)))
     numbers = evidence.spaced(max(FEWEST, min(INSTANCES, affordable)))
-    x, y = evidence.batch(numbers).x, evidence.subject.relaxed[numbers]
-    told = f"asking the energy about {len(labels)} labels"
-    curvature = hessian(energy, x, y, labels, lambda done: tell(f"{told}: {done} done"))
+    x, y = evidence.rows.batch(numbers).x, evidence.subject.relaxed[numbers]
+    task = f"asking the energy about {len(labels)} labels"
+    curvature = hessian(energy, x, y, labels, lambda done: tell(f"{task}: {done} done"))
     interactions = Interactions(-curvature, truth)
     asked = [names[label] for label in labels]
     which = f"the {len(asked)} most frequent of {len(names)} labels" if len(asked) < len(names) else "labels"
+    order = interactions.order()
     return join(
         tag(
             "p",
             "Where the energy’s curvature −∂²E/∂yᵢ∂yⱼ is positive, one label makes it want the other: "
             f"the mean over {len(numbers)} {evidence.part} instances at the model’s own predictions, "
             f"seed {evidence.subject.run.seed}. "
-            "Beside it, how labels occur together in the training data: φ, their correlation. "
-            f"Over all pairs of {which} the two have a correlation of ",
-            tag("b", with_sign(interactions.correlation)),
-            f" ({with_sign(interactions.correlation_with_counts)} with plain counts of co-occurrence).",
+            "Beside it, how labels occur together in the training data: φ, their correlation.",
+            correlation(interactions, which),
         ),
-        _maps(interactions, asked),
+        heat_maps(
+            {
+                "learned: −∂²E/∂yᵢ∂yⱼ": interactions.learned.clone().fill_diagonal_(0),
+                "in the data: φ": interactions.association.clone().fill_diagonal_(0),
+            },
+            order,
+            [asked[i] for i in order] if len(order) <= NAMED else [],
+        ),
         tag(
-            "div",
-            _pairs("Wanted together", interactions.strongest(PAIRS), asked),
-            _pairs("Kept apart", interactions.strongest(PAIRS, wanted=False), asked),
-            class_="columns",
+            "p",
+            "Orange is positive, blue negative, the diagonal left out; labels that occur together are "
+            "neighbours.",
+            class_="note",
         ),
+        pair_tables(interactions, "Wanted together", asked, "·", ["labels", "learned", "φ", "both in train"]),
         tag("h3", "How one label pulls another"),
         tag(
             "p",
@@ -89,7 +98,7 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
 
 
 def _most_frequent(evidence: Evidence) -> tuple[list[int], Tensor]:
-    """The labels to ask about, and the training data's sets of those, ``(instances, labels)``."""
+    """Return the labels to ask about, and the training data's sets of those, ``(instances, labels)``."""
     target = evidence.data.train.target
     assert isinstance(target, LabelTable)
     counts = np.asarray(target.matrix.sum(axis=0, dtype=np.int64)).ravel()
@@ -97,43 +106,17 @@ def _most_frequent(evidence: Evidence) -> tuple[list[int], Tensor]:
     return labels.tolist(), torch.from_numpy(target.matrix[:, labels].toarray()).to(torch.float32)
 
 
-def _maps(interactions: Interactions, names: Sequence[str]) -> Markup:
-    order = interactions.order()
-    ordered = interactions.take(order)
-    shown = [names[i] for i in order] if len(order) <= 24 else []
-    maps = {"learned: −∂²E/∂yᵢ∂yⱼ": ordered.learned, "in the data: φ": ordered.association}
-    note = (
-        "Orange is positive, blue negative, the diagonal left out; labels that come together are neighbours."
-    )
-    return heat_maps({title: _off_diagonal(matrix) for title, matrix in maps.items()}, shown, note)
-
-
-def _off_diagonal(matrix: Tensor) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = matrix.double().numpy().copy()
-    np.fill_diagonal(values, 0)
-    return values
-
-
-def _pairs(title: str, pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
-    return pair_table(title, pairs, names, "·", ["labels", "learned", "φ", "both in train"])
-
-
 def _pulls(
-    energy: Energy,
-    x: Any,
-    y: Tensor,
-    interactions: Interactions,
-    labels: Sequence[int],
-    names: Sequence[str],
+    energy: Energy, x: Any, y: Tensor, interactions: Interactions, labels: Sequence[int], names: Sequence[str]
 ) -> Markup:
-    chosen = {
-        "wanted together": interactions.strongest(1),
-        "kept apart": interactions.strongest(1, wanted=False),
-        "indifferent": [interactions.indifferent()],
-    }
+    """Return charts of the pull between the two labels wanted most, least, and neither."""
+    pairs = [("wanted together", pair) for pair in interactions.strongest(1)]
+    pairs += [("kept apart", pair) for pair in interactions.strongest(1, wanted=False)]
+    if interactions.indifferent() not in [pair for _, pair in pairs]:
+        pairs.append(("indifferent", interactions.indifferent()))
     at = {"0": 0.0, "½": 0.5, "1": 1.0}
     charts = []
-    for title, pair in [(title, pair) for title, pairs in chosen.items() for pair in pairs]:
+    for title, pair in pairs:
         pulls = pull_along(energy, x, y, labels[pair.second], labels[pair.first], tuple(at.values()))
         steps = torch.linspace(0, 1, pulls.shape[1]).tolist()
         one, other = names[pair.first], names[pair.second]
@@ -147,79 +130,39 @@ def _pulls(
     return join(tag("p", *legend, class_="legend"), tag("div", *charts, class_="charts"))
 
 
-# ---------------------------------------------------------------- labels
-
-
-def _label_table(evidence: Evidence) -> Markup:
-    return score_table(
-        evidence,
-        "label",
-        evidence.subject.model.label_names,
-        evidence.truth.sum(0).tolist(),
-        lambda output: label_scores(output.chosen(), evidence.truth),
-        "labels chosen at each model’s tuned threshold, as “lossnet predict” does.",
-    )
-
-
-# ---------------------------------------------------------------- examples
-
-
 def _examples(evidence: Evidence) -> Markup:
-    model, numbers = evidence.subject.model, evidence.spaced(EXAMPLES)
-    shown = {
-        group.title: evidence.outputs[group.title][0].chosen()[numbers] for group in evidence.comparison.shown
-    }
+    model = evidence.subject.model
+    chosen = {title: output.chosen() for title, output in evidence.first_seeds.items()}
     given, completed = pixel_places(model.feature_names), pixel_places(model.label_names)
-    pixels = None if given is None or completed is None else _Completion(given, completed)
-    cards = []
-    for row, number in enumerate(numbers.tolist()):
-        truth, sets = evidence.truth[number], {title: chosen[row] for title, chosen in shown.items()}
-        if pixels is not None:
-            body = pixels.strip(evidence.batch(numbers[row : row + 1]).x[0], truth, sets)
-        else:
-            lists = [_label_set(title, chosen, truth, model.label_names) for title, chosen in sets.items()]
-            chips = _chips(truth, truth, model.label_names)
-            body = join(
-                evidence.picture(number),
-                tag("dl", tag("dt", "truth"), tag("dd", *chips), *lists),
-            )
-        cards.append(tag("article", tag("h3", f"{evidence.part} row {number}"), body, class_="card"))
+    bodies = {}
+    for number in evidence.spaced(EXAMPLES).tolist():
+        truth = evidence.truth[number]
+        sets = {"truth": truth, **{title: rows[number] for title, rows in chosen.items()}}
+        if given is not None and completed is not None:
+            x = evidence.rows.batch(torch.tensor([number])).x[0].tolist()
+            pictures = [("given", draw_pixels(given, x, clear=completed))]
+            for title, labels in sets.items():
+                pictures.append((title, draw_pixels([*given, *completed], [*x, *labels.tolist()])))
+            bodies[number] = strip(pictures)
+            continue
+        lists = [
+            join(tag("dt", title), tag("dd", *_chips(labels, truth, model.label_names)))
+            for title, labels in sets.items()
+        ]
+        bodies[number] = join(evidence.picture(number), tag("dl", *lists))
     key = (
         "✓ right, + predicted but not true, − true but missed."
-        if pixels is None
+        if given is None or completed is None
         else "Given pixels are above the line; predicted ones below."
     )
-    return join(
-        tag("p", f"Evenly spaced {evidence.part} rows, so that nobody has chosen them (first seed). {key}"),
-        tag("div", *cards, class_="cards"),
-    )
-
-
-def _label_set(title: str, chosen: Tensor, truth: Tensor, names: Sequence[str]) -> Markup:
-    return join(tag("dt", title), tag("dd", *_chips(chosen, truth, names)))
+    return join(tag("p", f"{evidence.selection('rows')} {key}"), cards(evidence, bodies))
 
 
 def _chips(chosen: Tensor, truth: Tensor, names: Sequence[str]) -> list[Markup]:
+    """Return labels that are chosen or true, with signs unless ``chosen`` is the truth itself."""
     kinds = {(1, 1): ("right", "✓ "), (1, 0): ("extra", "+ "), (0, 1): ("missed", "− ")}
     chips = []
     for index in torch.nonzero(chosen + truth).flatten().tolist():
-        kind, sign = kinds[int(chosen[index]), int(truth[index])]
-        sign = "" if chosen is truth else sign
-        chips.append(tag("span", f"{sign}{names[index]}", class_=f"chip {kind if sign else ''}"))
+        kind, sign = kinds[int(chosen[index]), int(truth[index])] if chosen is not truth else ("", "")
+        chips.append(tag("span", f"{sign}{names[index]}", class_=f"chip {kind}"))
     return chips or [tag("span", "none", class_="note")]
-
-
-class _Completion(NamedTuple):
-    """Images of which some pixels are given and the others are labels."""
-
-    given: Places
-    completed: Places
-
-    def strip(self, x: Tensor, truth: Tensor, sets: Mapping[str, Tensor]) -> Markup:
-        """Return what is given, the truth and the predictions beside each other."""
-        pictures = {"given": draw_pixels(self.given, x.tolist(), self.completed)}
-        for title, labels in {"truth": truth, **sets}.items():
-            places = [*self.given, *self.completed]
-            pictures[title] = draw_pixels(places, [*x.tolist(), *labels.tolist()])
-        figures = [tag("figure", picture, tag("figcaption", title)) for title, picture in pictures.items()]
-        return tag("div", *figures, class_="strip")
