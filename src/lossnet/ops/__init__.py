@@ -1,4 +1,4 @@
-"""Fast primitives: each a plain reference first, accelerated forms below it.
+"""Fast primitives: plain forms in torch, and accelerated ones beside them.
 
 The only room that knows of Triton kernels, of sparsity and of random bytes.  Spaces, energies, losses,
 networks and methods call these functions and nothing faster.

@@ -10,19 +10,7 @@ from torch.nn import functional as F
 
 from lossnet.ops.sparse import nonzeros, product
 
-__all__ = ["dense_layer", "reference_dense_layer"]
-
-
-def reference_dense_layer(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False
-) -> Tensor:
-    """Compute `dense_layer` by a dense product."""
-    weight = weight if transposed else weight.mT
-    rows = x if weight.dim() == 2 else x.reshape(len(weight), -1, x.shape[-1])
-    out = rows @ weight
-    if bias is not None:
-        out = out + (bias if weight.dim() == 2 else bias.unsqueeze(1))
-    return out.view(*x.shape[:-1], out.shape[-1])
+__all__ = ["dense_layer"]
 
 
 def dense_layer(

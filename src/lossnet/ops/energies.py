@@ -8,22 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lossnet.ops.dense import dense_layer, reference_dense_layer
+from lossnet.ops.dense import dense_layer
 from lossnet.ops.precision import matmul_precision
 from lossnet.ops.sparse import distinct
 from lossnet.ops.switch import inside_transform, kernels_fit
 
-__all__ = ["label_interaction", "mask_convolution", "reference_label_interaction"]
-__all__ += ["reference_mask_convolution", "reference_weighted_sum", "weighted_sum"]
-
-
-def reference_label_interaction(
-    y: Tensor, mixing: Tensor, weights: Tensor, shift: Tensor | None = None
-) -> Tensor:
-    """Compute `label_interaction` by dense products."""
-    hidden = reference_dense_layer(y, mixing, transposed=True)
-    hidden = F.softplus(hidden if shift is None else hidden + shift)
-    return reference_dense_layer(hidden, weights).squeeze(-1)
+__all__ = ["label_interaction", "mask_convolution", "weighted_sum"]
 
 
 def label_interaction(

@@ -79,7 +79,7 @@ def unbind_sets(sets: Tensor, where: NDArray[np.int64]) -> tuple[Tensor, ...]:
     bounds = np.searchsorted(where, np.arange(len(parts) + 1) * size)
     for index, (part, (start, stop)) in enumerate(zip(parts, pairwise(bounds.tolist()), strict=True)):
         own = where[start:stop] - index * size
-        _nonzeros.set(part, _of_ones(own, (size // sets.shape[-1], sets.shape[-1])))
+        _nonzeros.set(part, _of_ones(own, (part.shape[:-1].numel(), part.shape[-1])))
     return parts
 
 

@@ -19,15 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "RNG_KEYS",
-    "accelerated",
-    "inside_transform",
-    "kernels_enabled",
-    "kernels_fit",
-    "rng_key",
-    "use_kernels",
-]
+__all__ = ["RNG_KEYS", "accelerated", "kernels_enabled", "kernels_fit", "rng_key", "use_kernels"]
 
 #: random numbers drawn ahead for each batch of each network, which kernels draw from
 RNG_KEYS = 8

@@ -247,24 +247,19 @@ class TrainingState:
         tensors["rng/cpu"] = torch.get_rng_state()
         if device.type == "cuda":
             tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
-        parts = {name: [kind, pack(state, name, tensors)] for name, (kind, state) in self._parts().items()}
+        parts = {
+            name: [type(part).__name__, pack(_state_of(part), name, tensors)]
+            for name, part in self._parts().items()
+        }
         state = {"settings": self._settings(), "position": asdict(self.position), "parts": parts}
         Checkpoint(tensors, state).save(path)
 
-    def _parts(self) -> dict[str, tuple[str, Any]]:
-        """Return the class and the state of optimizers, schedulers and callbacks."""
-        parts: dict[str, tuple[str, Any]] = {}
-        for name, optimizer in self.optimizers.items():
-            scheduler = self.schedulers[name]
-            parts[f"optimizer/{name}"] = type(optimizer).__name__, optimizer_state(optimizer)
-            parts[f"scheduler/{name}"] = type(scheduler).__name__, tree_map(float, scheduler.state_dict())
-        for index, callback in self._stateful():
-            parts[f"callback/{index}"] = type(callback).__name__, callback.state_dict()
-        return parts
-
-    def _stateful(self) -> list[tuple[int, Any]]:
+    def _parts(self) -> dict[str, Any]:
+        """Return optimizers, schedulers and callbacks with a state, by their names in checkpoints."""
+        parts: dict[str, Any] = {f"optimizer/{name}": part for name, part in self.optimizers.items()}
+        parts |= {f"scheduler/{name}": part for name, part in self.schedulers.items()}
         callbacks = enumerate(self.options.callbacks)
-        return [(index, callback) for index, callback in callbacks if hasattr(callback, "state_dict")]
+        return parts | {f"callback/{index}": one for index, one in callbacks if hasattr(one, "state_dict")}
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that must be the same in a resumed run."""
@@ -303,16 +298,22 @@ class TrainingState:
     def _restore(self, saved: Checkpoint) -> None:
         """Put the checkpoint's state into optimizers, schedulers and callbacks."""
         packed = saved.state["parts"]
-        mine = {name: kind for name, (kind, _) in self._parts().items()}
+        mine = {name: type(part).__name__ for name, part in self._parts().items()}
         its = {name: kind for name, (kind, _) in packed.items()}
         if mine != its:
             names = [name for name in {**mine, **its} if mine.get(name) != its.get(name)]
             what = ", ".join(f"{name} was {its.get(name)}, is {mine.get(name)}" for name in names)
             raise CheckpointError(f"{self.options.checkpoint}: {what}; resume with what it was saved with")
-        states = {name: unpack(state, saved.tensors) for name, (_, state) in packed.items()}
-        for name, optimizer in self.optimizers.items():
-            restore_optimizer(optimizer, states[f"optimizer/{name}"])
-            self.schedulers[name].load_state_dict(states[f"scheduler/{name}"])
-        for index, callback in self._stateful():
-            callback.load_state_dict(states[f"callback/{index}"])
+        for name, part in self._parts().items():
+            state = unpack(packed[name][1], saved.tensors)
+            if isinstance(part, Optimizer):
+                restore_optimizer(part, state)
+            else:
+                part.load_state_dict(state)
         self._best = {name: part.to(self.options.device) for name, part in saved.part("best").items()}
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, Optimizer):
+        return optimizer_state(part)
+    return tree_map(float, part.state_dict()) if isinstance(part, LRScheduler) else part.state_dict()
