@@ -226,7 +226,6 @@ def test_a_resumed_run_gives_the_same_result(tmp_path, digits, longer, monkeypat
         {"settings": {"samples": 7}},
         {"settings": {"task_dropout": 0.4}},
     ],
-    ids=str,
 )
 def test_resuming_with_other_settings_is_refused(tmp_path, digits, longer, change, monkeypatch):
     """Else the result would carry settings that half of its training did not have."""
@@ -251,7 +250,6 @@ def other_linear(inputs, outputs):
         ({"scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)}, "scheduler=StepLR"),
         ({"own": OwnParts(task_net=other_linear)}, "task_net=Linear, resumed with task_net=other_linear"),
     ],
-    ids=str,
 )
 def test_resuming_with_other_parts_of_ones_own_is_refused(
     tmp_path, digits, longer, change, message, monkeypatch

@@ -137,7 +137,6 @@ def test_parts_optimizer_scheduler_and_callbacks_of_a_run():
         (FRAME, {"labels": ["is_fun"], "words": "plot"}, "no column 'plot' of texts"),
         ((X, Y), {"embeddings": ["glove.txt"]}, "'mine' has no sentences"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_trained_on_is_refused(data, options, message):
     with pytest.raises(DataError, match=message):

@@ -186,7 +186,6 @@ def test_networks_for_tags_and_masks(images):
         ({"energy": Rule, "method": "implicit"}, ValueError, "implicit trains the energy"),
         ({"energy": nn.Linear}, TypeError, "positional argument"),
     ],
-    ids=str,
 )
 def test_parts_that_make_no_sense_are_refused(problem, parameters, error, message):
     with pytest.raises(error, match=message):
