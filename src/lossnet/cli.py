@@ -372,9 +372,9 @@ def _predict(options: Namespace) -> None:
         raise ValueError("give a file to predict for, or --text for models that read sentences")
     decoder = model.decoder(options.decode or None)
     if options.text is not None:
-        if task.input.kind != "words":
-            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
         lines = [line for line in options.text.splitlines() if line.strip()]
+        if not type(task.input).accepts(lines or ["a sentence"]):
+            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)

@@ -7,23 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lossnet.data import Coverage, DataError, Examples, Sentences, digest, read_embeddings
+from lossnet.data import Coverage, DataError, Examples, digest
 from lossnet.data.readers import read_frame
-from lossnet.data.registry import (
-    BROWN,
-    TOKEN_FEATURES,
-    AnyPath,
-    Entry,
-    Raw,
-    find_clusters,
-    find_embeddings,
-    read_raw,
-    split_data,
-)
+from lossnet.data.registry import TOKEN_FEATURES, AnyPath, Entry, Raw, read_raw, split_data
 from lossnet.data.sentence_files import frame_texts
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
-from lossnet.task import Task
+from lossnet.task import Task, kind_for
 
 __all__ = ["Description", "Loaded", "describe", "gather", "load", "load_memory"]
 
@@ -183,41 +173,16 @@ def _prepared(
     embeddings: Sequence[AnyPath] | None,
     task: Task | None = None,
 ) -> Loaded:
-    known = raw.entry
-    texts = [part.source for part in raw.parts if isinstance(part.source, Sentences)]
-    if not texts and (features is not None or embeddings is not None):
-        what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
-        raise DataError(f"{known.name!r} {what}")
-    fitting = Fitting(standardise=known.standardise)
-    if texts and task is None:
-        paths = find_embeddings(known, data_dir) if embeddings is None else embeddings
-        tables = [read_embeddings(path) for path in paths]
-        chosen = _token_features(known, texts[0], features)
-        clusters = find_clusters(known, data_dir) if set(chosen) & set(BROWN) else {}
-        fitting = Fitting(features=chosen, tables=tables, clusters=clusters)
-    task = task or Task.fit(raw.parts, fitting)
-    tokens = [token for part in texts for sentence in part.tokens for token in sentence]
-    beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
+    known, sources = raw.entry, [part.source for part in raw.parts]
+    fitting, kind = Fitting(), kind_for(sources[0], Input)
+    if task is None:
+        fitting = kind.fitting(known, sources[0], data_dir, features, embeddings)
+        task = Task.fit(raw.parts, fitting)
     train, valid, test = task.prepare(raw.parts)
-    coverage = tuple(table.coverage(tokens) for table in fitting.tables)
+    beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
     content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
-    name, about = known.name, known.description
+    coverage, name, about = kind.coverage(sources, fitting), known.name, known.description
     return Loaded(name, about, train, valid, test, task, raw.split_name, coverage, content)
-
-
-def _token_features(known: Entry, train: Sentences, wanted: str | None) -> tuple[str, ...]:
-    """Return the features that a name or a list stands for."""
-    if wanted is None:
-        return next(iter(known.features.values()))
-    if wanted in known.features:
-        return known.features[wanted]
-    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
-    possible = ["case", "shape", *(BROWN if known.clusters else ()), *train.columns, "characters"]
-    for name in chosen:
-        if name not in possible:
-            what = f"no feature {name!r} in {known.name!r}; choose {' or '.join(known.features)}"
-            raise DataError(f"{what}, or a list of {', '.join(possible)}")
-    return tuple(dict.fromkeys(chosen))
 
 
 @dataclass(frozen=True)
