@@ -351,7 +351,9 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = load(options.data, options.data_dir, options.split, task=task)
     if not task.matches(loaded.train):
-        what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
+        what = (
+            f"{options.data} does not have the inputs and {task.output.kind} of the model in {options.model}"
+        )
         raise ValueError(f"{what}; give data like those it was trained on")
     return {"valid": loaded.valid, "test": loaded.test}
 
@@ -407,7 +409,9 @@ def _export(options: Namespace) -> None:
 
     model = load(options.model)
     difference = export(model, options.file)
-    _print(f"{options.file} predicts {model.task.kind}; largest difference from PyTorch: {difference:.2g}")
+    _print(
+        f"{options.file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}"
+    )
 
 
 def _serve(options: Namespace) -> None:

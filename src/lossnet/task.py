@@ -61,13 +61,10 @@ class Task:
         """Return data as networks, losses and metrics read them."""
         targets = [part.target for part in parts if part.target is not None]
         prepare = self.output.preparing(lambda: targets)
+        prepared = [None if part.target is None else prepare(part.target) for part in parts]
         return [
-            part.replace(
-                self.input.prepare(part.source),
-                None if part.target is None else prepare(part.target),
-                self._masked,
-            )
-            for part in parts
+            part.replace(self.input.prepare(part.source), target, self._masked)
+            for part, target in zip(parts, prepared, strict=True)
         ]
 
     def prepare_inputs(self, source: Source) -> Examples:
@@ -77,10 +74,6 @@ class Task:
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
         return self.prepare_inputs(self.input.read(x))
-
-    def read_items(self, items: Sequence[Any]) -> Examples:
-        """Return instances that came over HTTP as prepared data without truth."""
-        return self.prepare_inputs(self.input.collate(items))
 
     def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what a network reads, and its mask, from the raw input of an exported file; traced."""
@@ -101,11 +94,6 @@ class Task:
     def title(self) -> str:
         """The kinds of output and input in a few words."""
         return f"{self.output.summary} from {self.input.summary}"
-
-    @property
-    def kind(self) -> str:
-        """The name of the kind of output."""
-        return self.output.kind
 
     @property
     def score(self) -> Score:
@@ -132,10 +120,6 @@ class Task:
         if self.own.energy is not None:
             return self.own.make_energy(self)
         return self.output.energy(self.input, settings, bounded)
-
-    def search_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float] | None]:
-        """Return where settings are searched for these outputs; see `Output.search_ranges`."""
-        return self.output.search_ranges(self.input, settings)
 
     def views(self, settings: Settings) -> Views | None:
         """Return the views in which training and prediction see inputs, if not as a whole."""
@@ -165,7 +149,7 @@ class Task:
 
 
 def kind_for(column: Any, base: Any) -> Any:
-    """Return the kind, of ``base`` `Input` or `Output`, whose data are of a column's class; the last of several."""
+    """Return the subclass of `Input` or `Output`, the ``base``, for a column's class; the last of several."""
     attribute, what = "source" if base is Input else "target", base.__name__
     suitable = [kind for kind in base.kinds.values() if isinstance(column, getattr(kind, attribute))]
     if not suitable:
