@@ -414,7 +414,7 @@ def test_a_folder_of_an_older_format_predicts_as_it_did(tmp_path, name):
     recorded = json.loads((OLD / kind / "predicted.json").read_text())
     inputs = old_inputs(kind, recorded["inputs"])
     old = load(tmp_path / "old")
-    assert old.task.kind == kind
+    assert old.task.output.kind == kind
     np.testing.assert_allclose(old.predict_proba(inputs), recorded["probabilities"], atol=1e-6)
     old.save(tmp_path / "new")
     assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 3

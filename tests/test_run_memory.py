@@ -13,7 +13,7 @@ from torch import nn
 import lossnet
 from lossnet import Run, Settings, train
 from lossnet.data import DataError, Examples, FeatureTable, LabelTable
-from lossnet.loading import Loaded, gather, load_memory
+from lossnet.loading import Loaded, gather, load
 from lossnet.own import OwnParts
 
 QUICK = {
@@ -68,8 +68,8 @@ def test_rows_and_label_sets(x, y):
 
 
 def test_dense_rows_are_standardised_as_those_of_files_are():
-    assert load_memory((X, Y)).train.source.matrix.std(0) == pytest.approx(1, abs=1e-5)
-    assert load_memory((sparse.csr_array(X), Y)).task.input.preprocessor.mean is None
+    assert load("mine", data=(X, Y)).train.source.matrix.std(0) == pytest.approx(1, abs=1e-5)
+    assert load("mine", data=(sparse.csr_array(X), Y)).task.input.preprocessor.mean is None
 
 
 def test_sentences_with_tags_and_with_labels(tmp_path):
@@ -100,7 +100,7 @@ def test_examples_loaded_data_and_a_split_file(tmp_path):
     assert set(train(Run("other", **QUICK), data=loaded)["metrics"]) == {"valid"}
     rows = {"train": list(range(40)), "valid": list(range(40, 60)), "test": list(range(60, 80))}
     (tmp_path / "split.json").write_text(json.dumps(rows))
-    split = load_memory((X, Y), split=tmp_path / "split.json")
+    split = load("mine", data=(X, Y), split=tmp_path / "split.json")
     assert (len(split.train), split.split_name) == (40, "split.json")
 
 

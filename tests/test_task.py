@@ -52,7 +52,7 @@ def test_what_goes_together_has_networks_and_energies(source, output):
     torch.manual_seed(0)
     task = Task(INPUTS[source], OUTPUTS[output])
     assert task.title == f"{task.output.summary} from {task.input.summary}"
-    assert task.kind == output
+    assert task.output.kind == output
     raw = next(task.input.examples(SMALL, task.output.level, 2, 0))
     x, mask = task.exported(torch.from_numpy(raw))
     space = task.space(SMALL)
@@ -126,7 +126,7 @@ def test_outputs_are_fitted_on_all_parts_and_inputs_on_training_data():
 def test_raw_inputs_are_read_as_users_and_clients_have_them():
     task = Task.fit([DATA["rows"]], Fitting(standardise=True))
     row = [0.5, 1.0, -2.0]
-    read, came = task.read([row]), task.read_items([task.input.parse(row)])
+    read, came = task.read([row]), task.prepare_inputs(task.input.collate([task.input.parse(row)]))
     assert read.target is None
     assert torch.equal(read.batch(np.array([0])).x, came.batch(np.array([0])).x)
 

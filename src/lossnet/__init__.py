@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from lossnet.estimators import MultiLabelClassifier, Segmenter, SequenceTagger
     from lossnet.learned_loss import LearnedLoss
     from lossnet.model import Model, load
+    from lossnet.own import OwnParts
     from lossnet.prediction import Ensemble
     from lossnet.run import Run, train
     from lossnet.settings import Settings
@@ -26,6 +27,7 @@ __all__ = [
     "Model",
     "MultiLabel",
     "MultiLabelClassifier",
+    "OwnParts",
     "Run",
     "Segmenter",
     "SequenceTagger",
@@ -51,6 +53,7 @@ _HOMES = {
     **dict.fromkeys(("Run", "train"), "run"),
     "Ensemble": "prediction",
     "LearnedLoss": "learned_loss",
+    "OwnParts": "own",
     "Settings": "settings",
     "Trainer": "training",
 }

@@ -56,7 +56,7 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     spec = METHODS[method]
     parts = Parts(spec, loss, settings, task)
     if not spec.suits(loss, parts.space):
-        raise ValueError(f"method {method} with loss {loss} is not for {task.kind}")
+        raise ValueError(f"method {method} with loss {loss} is not for {task.output.kind}")
     built = spec.build(parts)
     if task.own.energy is not None:
         _check_energy(spec, dict(built.named_children()).get("energy"))

@@ -351,7 +351,9 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
     loaded = load(options.data, options.data_dir, options.split, task=task)
     if not task.matches(loaded.train):
-        what = f"{options.data} does not have the inputs and {task.kind} of the model in {options.model}"
+        what = (
+            f"{options.data} does not have the inputs and {task.output.kind} of the model in {options.model}"
+        )
         raise ValueError(f"{what}; give data like those it was trained on")
     return {"valid": loaded.valid, "test": loaded.test}
 
@@ -372,9 +374,9 @@ def _predict(options: Namespace) -> None:
         raise ValueError("give a file to predict for, or --text for models that read sentences")
     decoder = model.decoder(options.decode or None)
     if options.text is not None:
-        if task.input.kind != "words":
-            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
         lines = [line for line in options.text.splitlines() if line.strip()]
+        if not type(task.input).accepts(lines or ["a sentence"]):
+            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
@@ -407,7 +409,9 @@ def _export(options: Namespace) -> None:
 
     model = load(options.model)
     difference = export(model, options.file)
-    _print(f"{options.file} predicts {model.task.kind}; largest difference from PyTorch: {difference:.2g}")
+    _print(
+        f"{options.file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}"
+    )
 
 
 def _serve(options: Namespace) -> None:

@@ -7,25 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lossnet.data import Coverage, DataError, Examples, Sentences, digest, read_embeddings
+from lossnet.data import Coverage, DataError, Examples, digest
 from lossnet.data.readers import read_frame
-from lossnet.data.registry import (
-    BROWN,
-    TOKEN_FEATURES,
-    AnyPath,
-    Entry,
-    Raw,
-    find_clusters,
-    find_embeddings,
-    read_raw,
-    split_data,
-)
+from lossnet.data.registry import TOKEN_FEATURES, AnyPath, Entry, read_raw, split_data
 from lossnet.data.sentence_files import frame_texts
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
-from lossnet.task import Task
+from lossnet.task import Task, kind_for
 
-__all__ = ["Description", "Loaded", "describe", "gather", "load", "load_memory"]
+__all__ = ["Description", "Loaded", "describe", "gather", "load"]
 
 PARTS = ("train", "valid", "test")
 
@@ -83,6 +73,7 @@ def load(
     features: str | None = None,
     embeddings: Sequence[AnyPath] | None = None,
     task: Task | None = None,
+    data: Any = None,
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -103,54 +94,53 @@ def load(
     ``embeddings`` are files with word vectors, which are joined; by default those that suit the set.  Inputs
     and outputs are fitted on the training rows unless a model's ``task`` is given.
 
+    ``data`` that are in memory take the place of a file's: `Examples`; a pair of inputs and outputs, see
+    `gather`; or a data frame, for which ``labels`` and ``words`` are as for a table.  `Loaded` data are
+    returned unchanged.
+
     >>> loaded = load("digits-pairs")
     >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
     (1800, 600, 600, 'fixed')
     >>> load("digits-scenes").train.size
     (32, 32)
-    """
-    raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
-    return _prepared(raw, data_dir, features, embeddings, task)
-
-
-def load_memory(
-    data: Any,
-    name: str = "arrays",
-    data_dir: AnyPath | None = None,
-    split: AnyPath | None = None,
-    labels: Any = None,
-    words: str | None = None,
-    seed: int = 0,
-    features: str | None = None,
-    embeddings: Sequence[AnyPath] | None = None,
-) -> Loaded:
-    """Return data that are in memory, split and prepared as `load` does those of a file.
-
-    ``data`` are `Examples`; a pair of inputs and outputs, see `gather`; or a data frame, for which ``labels``
-    and ``words`` are as for a table in a file.  `Loaded` data are returned unchanged.
-
     >>> import pandas
     >>> films = pandas.DataFrame({"length": range(60, 90), "short": [1] * 10 + [0] * 20})
-    >>> loaded = load_memory(films, labels=["short"])
+    >>> loaded = load("films", data=films, labels=["short"])
     >>> loaded.task.title, len(loaded.train), loaded.split_name
     ('sets of labels from feature vectors', 18, 'stratified(seed=0)')
     """
     if isinstance(data, Loaded):
         return data
-    if hasattr(data, "columns"):
-        examples: Examples = frame_texts(data, words, labels) if words else read_frame(data, labels)
-    elif labels is not None or words is not None:
-        raise DataError("labels= and words= name columns of a data frame or file; these data have none")
-    elif isinstance(data, Examples):
-        examples = data
-    elif isinstance(data, tuple) and len(data) == 2:
-        examples = gather(*data)
+    if data is None:
+        raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
     else:
-        what = f"data are a {type(data).__name__}; give a pair (X, Y), Examples, a data frame or Loaded"
-        raise DataError(what)
-    standardise = not getattr(examples.source, "is_sparse", False)
-    entry = Entry(name, "data in memory", standardise=standardise, features=TOKEN_FEATURES)
-    return _prepared(split_data(entry, examples, None, split, seed), data_dir, features, embeddings)
+        examples = _collected(data, labels, words)
+        standardise = not getattr(examples.source, "is_sparse", False)
+        made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
+        raw = split_data(made, examples, None, split, seed)
+    known, sources = raw.entry, [part.source for part in raw.parts]
+    fitting, kind = Fitting(), kind_for(sources[0], Input)
+    if task is None:
+        fitting = kind.fitting(known, sources[0], data_dir, features, embeddings)
+        task = Task.fit(raw.parts, fitting)
+    train, valid, test = task.prepare(raw.parts)
+    beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
+    content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
+    coverage, name, about = kind.coverage(sources, fitting), known.name, known.description
+    return Loaded(name, about, train, valid, test, task, raw.split_name, coverage, content)
+
+
+def _collected(data: Any, labels: Any, words: str | None) -> Examples:
+    if hasattr(data, "columns"):
+        return frame_texts(data, words, labels) if words else read_frame(data, labels)
+    if labels is not None or words is not None:
+        raise DataError("labels= and words= name columns of a data frame or file; these data have none")
+    if isinstance(data, Examples):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return gather(*data)
+    what = f"data are a {type(data).__name__}; give a pair (X, Y), Examples, a data frame or Loaded"
+    raise DataError(what)
 
 
 def gather(x: Any, y: Any) -> Examples:
@@ -174,50 +164,6 @@ def _kind_of(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> An
     if kind is None:
         raise DataError(f"the {what}, {reprlib.repr(given)}, are of no known kind; give {wanted}")
     return kind
-
-
-def _prepared(
-    raw: Raw,
-    data_dir: AnyPath | None,
-    features: str | None,
-    embeddings: Sequence[AnyPath] | None,
-    task: Task | None = None,
-) -> Loaded:
-    known = raw.entry
-    texts = [part.source for part in raw.parts if isinstance(part.source, Sentences)]
-    if not texts and (features is not None or embeddings is not None):
-        what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
-        raise DataError(f"{known.name!r} {what}")
-    fitting = Fitting(standardise=known.standardise)
-    if texts and task is None:
-        paths = find_embeddings(known, data_dir) if embeddings is None else embeddings
-        tables = [read_embeddings(path) for path in paths]
-        chosen = _token_features(known, texts[0], features)
-        clusters = find_clusters(known, data_dir) if set(chosen) & set(BROWN) else {}
-        fitting = Fitting(features=chosen, tables=tables, clusters=clusters)
-    task = task or Task.fit(raw.parts, fitting)
-    tokens = [token for part in texts for sentence in part.tokens for token in sentence]
-    beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
-    train, valid, test = task.prepare(raw.parts)
-    coverage = tuple(table.coverage(tokens) for table in fitting.tables)
-    content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
-    name, about = known.name, known.description
-    return Loaded(name, about, train, valid, test, task, raw.split_name, coverage, content)
-
-
-def _token_features(known: Entry, train: Sentences, wanted: str | None) -> tuple[str, ...]:
-    """Return the features that a name or a list stands for."""
-    if wanted is None:
-        return next(iter(known.features.values()))
-    if wanted in known.features:
-        return known.features[wanted]
-    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
-    possible = ["case", "shape", *(BROWN if known.clusters else ()), *train.columns, "characters"]
-    for name in chosen:
-        if name not in possible:
-            what = f"no feature {name!r} in {known.name!r}; choose {' or '.join(known.features)}"
-            raise DataError(f"{what}, or a list of {', '.join(possible)}")
-    return tuple(dict.fromkeys(chosen))
 
 
 @dataclass(frozen=True)

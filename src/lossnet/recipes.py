@@ -99,27 +99,25 @@ def recipe_names_of(recipe: str) -> dict[str, str]:
     return {name: values[name] for name in NAMES if name in values}
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the settings of a recipe and of those that it extends, and the names of its method and loss.
+
+    ``children`` are the recipes that extend this one, the nearest first.
 
     >>> read_recipe(find_recipe("bibtex/seal-nce"))["samples"]
     20
     """
-    lineage: list[dict[str, Any]] = []
-    children: list[Path] = []
-    here: Path | None = path
-    while here is not None:
-        where = ", extended by ".join(map(str, [here, *reversed(children)]))
-        if any(here.resolve() == child.resolve() for child in children):
-            raise RecipeError(f"{where}: a recipe cannot extend itself")
-        parent, values = _read(here, where)
-        lineage.append(values)
-        children.append(here)
-        here = None if parent is None else _file(here.parent, parent)
-        if parent is not None and here is None:
-            what = f"extends {parent!r}, which is neither a file beside it nor the name of a recipe"
-            raise RecipeError(f"{where}: {what}")
-    return {name: value for values in reversed(lineage) for name, value in values.items()}
+    where = ", extended by ".join(map(str, [path, *children]))
+    if any(path.resolve() == child.resolve() for child in children):
+        raise RecipeError(f"{where}: a recipe cannot extend itself")
+    name, values = _read(path, where)
+    if name is None:
+        return values
+    parent = _file(path.parent, name)
+    if parent is None:
+        what = f"extends {name!r}, which is neither a file beside it nor the name of a recipe"
+        raise RecipeError(f"{where}: {what}")
+    return read_recipe(parent, (path, *children)) | values
 
 
 def _read(path: Path, where: str) -> tuple[str | None, dict[str, Any]]:

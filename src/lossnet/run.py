@@ -25,7 +25,7 @@ from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_l
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.files import write_json
-from lossnet.loading import Loaded, load_memory
+from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
 from lossnet.methods import Method
 from lossnet.model import Model
@@ -225,17 +225,17 @@ def settled(run: Run) -> tuple[str, str, Settings]:
 
 def read(run: Run, data: Any = None) -> Loaded:
     """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them."""
-    options: dict[str, Any] = {
-        "data_dir": run.data_dir,
-        "split": run.split,
-        "labels": run.labels,
-        "words": run.words,
-        "features": settled(run)[2].features or None,
-        "embeddings": run.embeddings,
-    }
-    if data is None:
-        return load_data(run.data, progress=run.progress, **options)
-    return load_memory(data, run.data, **options)
+    return load_data(
+        run.data,
+        run.data_dir,
+        run.split,
+        run.labels,
+        progress=run.progress,
+        words=run.words,
+        features=settled(run)[2].features or None,
+        embeddings=run.embeddings,
+        data=data,
+    )
 
 
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
@@ -341,12 +341,11 @@ def parts_of(run: Run) -> dict[str, str | None]:
     """
     parts: dict[str, Any] = {"task_net": run.own.task_net, "energy": run.own.energy}
     parts |= {"optimizer": run.optimizer, "scheduler": run.scheduler}
-    return {name: None if part is None else _name_of(part) for name, part in parts.items()}
-
-
-def _name_of(part: Any) -> str:
-    part = getattr(part, "func", part)  # of functools.partial
-    return str(getattr(part, "__qualname__", type(part).__qualname__))
+    parts = {name: getattr(part, "func", part) for name, part in parts.items()}  # of functools.partial
+    return {
+        name: None if part is None else str(getattr(part, "__qualname__", type(part).__qualname__))
+        for name, part in parts.items()
+    }
 
 
 def new_model(run: Run, data: Loaded) -> Model:

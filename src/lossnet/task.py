@@ -20,7 +20,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import Space
 from lossnet.training.evaluation import Views
 
-__all__ = ["Task"]
+__all__ = ["Task", "kind_for"]
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,18 @@ class Task:
         train = parts[0]
         if train.target is None:
             raise DataError("training data have no outputs; give labels, tags or masks")
-        source = _kind_for(train.source, Input.kinds.values(), "source", "input")
-        output = _kind_for(train.target, Output.kinds.values(), "target", "output")
+        source = kind_for(train.source, Input).fit([part.source for part in parts], fitting or Fitting())
         targets = [part.target for part in parts if part.target is not None]
-        return cls(source.fit([part.source for part in parts], fitting or Fitting()), output.fit(targets))
+        return cls(source, kind_for(train.target, Output).fit(targets))
 
     def prepare(self, parts: Sequence[Examples]) -> list[Examples]:
         """Return data as networks, losses and metrics read them."""
         targets = [part.target for part in parts if part.target is not None]
         prepare = self.output.preparing(lambda: targets)
+        prepared = [None if part.target is None else prepare(part.target) for part in parts]
         return [
-            part.replace(
-                self.input.prepare(part.source),
-                None if part.target is None else prepare(part.target),
-                self._masked,
-            )
-            for part in parts
+            part.replace(self.input.prepare(part.source), target, self._masked)
+            for part, target in zip(parts, prepared, strict=True)
         ]
 
     def prepare_inputs(self, source: Source) -> Examples:
@@ -78,10 +74,6 @@ class Task:
     def read(self, x: Any) -> Examples:
         """Return raw inputs, as a user has them, as prepared data without truth."""
         return self.prepare_inputs(self.input.read(x))
-
-    def read_items(self, items: Sequence[Any]) -> Examples:
-        """Return instances that came over HTTP as prepared data without truth."""
-        return self.prepare_inputs(self.input.collate(items))
 
     def exported(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what a network reads, and its mask, from the raw input of an exported file; traced."""
@@ -102,11 +94,6 @@ class Task:
     def title(self) -> str:
         """The kinds of output and input in a few words."""
         return f"{self.output.summary} from {self.input.summary}"
-
-    @property
-    def kind(self) -> str:
-        """The name of the kind of output."""
-        return self.output.kind
 
     @property
     def score(self) -> Score:
@@ -134,10 +121,6 @@ class Task:
             return self.own.make_energy(self)
         return self.output.energy(self.input, settings, bounded)
 
-    def search_ranges(self, settings: Settings) -> Mapping[str, tuple[float, float] | None]:
-        """Return where settings are searched for these outputs; see `Output.search_ranges`."""
-        return self.output.search_ranges(self.input, settings)
-
     def views(self, settings: Settings) -> Views | None:
         """Return the views in which training and prediction see inputs, if not as a whole."""
         return self.input.views(settings, self.output.level)
@@ -156,13 +139,7 @@ class Task:
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays, own: OwnParts | None = None) -> Task:
         """Return the task that `state` described, with those parts of your own that it was used with."""
-        source = _stored_kind(content["input"], Input.kinds, "input")
-        output = _stored_kind(content["output"], Output.kinds, "output")
-        return cls(
-            source.from_state(content["input"], _part("input/", arrays)),
-            output.from_state(content["output"], _part("output/", arrays)),
-            own or OwnParts(),
-        )
+        return cls(_restored(Input, content, arrays), _restored(Output, content, arrays), own or OwnParts())
 
     def is_like(self, other: Task) -> bool:
         """Whether data prepared for one task are prepared for the other."""
@@ -171,23 +148,23 @@ class Task:
         return same and all(np.array_equal(array, others[name]) for name, array in arrays.items())
 
 
-def _kind_for(column: Any, kinds: Any, attribute: str, what: str) -> Any:
-    """Return the kind whose data are of a column's class; of several, the one defined last."""
-    suitable = [kind for kind in kinds if isinstance(column, getattr(kind, attribute))]
+def kind_for(column: Any, base: Any) -> Any:
+    """Return the subclass of `Input` or `Output`, the ``base``, for a column's class; the last of several."""
+    attribute, what = "source" if base is Input else "target", base.__name__
+    suitable = [kind for kind in base.kinds.values() if isinstance(column, getattr(kind, attribute))]
     if not suitable:
-        advice = f"define a subclass of lossnet.{what}s.{what.title()}"
-        raise DataError(f"no kind of {what} is for {type(column).__name__}; {advice}")
+        advice = f"define a subclass of lossnet.{what.lower()}s.{what}"
+        raise DataError(f"no kind of {what.lower()} is for {type(column).__name__}; {advice}")
     return suitable[-1]
 
 
-def _stored_kind(content: Any, kinds: Mapping[str, Any], what: str) -> Any:
-    kind = str(content.get("kind") if isinstance(content, Mapping) else None)
-    if kind not in kinds:
-        known = ", ".join(kinds)
+def _restored(base: Any, content: Mapping[str, Any], arrays: Arrays) -> Any:
+    """Return the kind of input or output that a model folder describes."""
+    what = base.__name__.lower()
+    state, prefix = content[what], f"{what}/"
+    kind = str(state.get("kind") if isinstance(state, Mapping) else None)
+    if kind not in base.kinds:
         advice = "import the module that defines it before the model is loaded"
-        raise ValueError(f"unknown kind of {what} {kind[:40]!r}; known are {known}; {advice}")
-    return kinds[kind]
-
-
-def _part(prefix: str, arrays: Arrays) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        raise ValueError(f"unknown kind of {what} {kind[:40]!r}; known are {', '.join(base.kinds)}; {advice}")
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return base.kinds[kind].from_state(state, own)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, S
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import DataError, Embeddings, Examples, Source
+from lossnet.data import Coverage, DataError, Embeddings, Examples, Source
+from lossnet.data.registry import AnyPath, Entry
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -116,6 +117,26 @@ class Input(Kind, Generic[SourceT, Item]):
     levels: ClassVar[tuple[Level, ...]]
 
     # ------------------------------------------------------------------ data
+
+    @classmethod
+    def fitting(
+        cls,
+        entry: Entry,
+        train: SourceT,
+        data_dir: AnyPath | None,
+        features: str | None,
+        embeddings: Sequence[AnyPath] | None,
+    ) -> Fitting:
+        """Return how to fit on a data set; features of tokens and word vectors are for sentences alone."""
+        if features is not None or embeddings is not None:
+            what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
+            raise DataError(f"{entry.name!r} {what}")
+        return Fitting(standardise=entry.standardise)
+
+    @classmethod
+    def coverage(cls, parts: Sequence[SourceT], fitting: Fitting) -> tuple[Coverage, ...]:
+        """Return how much of the text of all parts each table of word vectors covers."""
+        return ()
 
     @classmethod
     @abstractmethod

@@ -14,10 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lossnet.data import DataError, Examples, Lexicon, Sentences, Source, TaggedSentences
+from lossnet.data import (
+    Coverage,
+    DataError,
+    Examples,
+    Lexicon,
+    Sentences,
+    Source,
+    TaggedSentences,
+    read_embeddings,
+)
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
+from lossnet.data.registry import BROWN, AnyPath, Entry, find_clusters, find_embeddings
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
@@ -67,6 +77,26 @@ class Words(Input[Sentences, Sentences]):
     def __post_init__(self) -> None:
         if self.vectors is not None:
             object.__setattr__(self, "vector_width", int(self.vectors.shape[1]))
+
+    @classmethod
+    def fitting(
+        cls,
+        entry: Entry,
+        train: Sentences,
+        data_dir: AnyPath | None,
+        features: str | None,
+        embeddings: Sequence[AnyPath] | None,
+    ) -> Fitting:
+        paths = find_embeddings(entry, data_dir) if embeddings is None else embeddings
+        tables = [read_embeddings(path) for path in paths]
+        chosen = _token_features(entry, train, features)
+        clusters = find_clusters(entry, data_dir) if set(chosen) & set(BROWN) else {}
+        return Fitting(features=chosen, tables=tables, clusters=clusters)
+
+    @classmethod
+    def coverage(cls, parts: Sequence[Sentences], fitting: Fitting) -> tuple[Coverage, ...]:
+        tokens = [token for part in parts for sentence in part.tokens for token in sentence]
+        return tuple(table.coverage(tokens) for table in fitting.tables)
 
     @classmethod
     def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Words:
@@ -271,6 +301,21 @@ class Words(Input[Sentences, Sentences]):
         tokens = source.tokens[row]
         more = f" … ({len(tokens) - _SHOWN} more)" if len(tokens) > _SHOWN else ""
         return tag("p", " ".join(tokens[:_SHOWN]) + more)
+
+
+def _token_features(entry: Entry, train: Sentences, wanted: str | None) -> tuple[str, ...]:
+    """Return the features that a name or a list stands for."""
+    if wanted is None:
+        return next(iter(entry.features.values()))
+    if wanted in entry.features:
+        return entry.features[wanted]
+    chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    possible = ["case", "shape", *(BROWN if entry.clusters else ()), *train.columns, "characters"]
+    for name in chosen:
+        if name not in possible:
+            what = f"no feature {name!r} in {entry.name!r}; choose {' or '.join(entry.features)}"
+            raise DataError(f"{what}, or a list of {', '.join(possible)}")
+    return tuple(dict.fromkeys(chosen))
 
 
 def _tokens(number: int, sentence: Any) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ class _Service:
         if self._batcher is None or not self._batcher.alive:
             raise HTTPException(503, "the model is not running")
         method, loss = self.model.names
-        return {"status": "ok", "kind": self.model.task.kind, "method": method, "loss": loss}
+        return {"status": "ok", "kind": self.model.task.output.kind, "method": method, "loss": loss}
 
     async def show_metrics(self) -> Response:
         """Counts and times, as Prometheus reads them."""

@@ -53,7 +53,7 @@ class Wire:
         task = self.model.task
         for places in task.input.groups(items):
             group = [items[place] for place in places]
-            data = task.read_items(group)
+            data = task.prepare_inputs(task.input.collate(group))
             relaxed, _ = self.model.probabilities(data)
             if not relaxed.isfinite().all():
                 advice = "give inputs such as it was trained on, none missing"

@@ -86,7 +86,11 @@ def default_space(method: str, loss: str, settings: Settings, task: Task) -> dic
     >>> default_space("cross-entropy", "soft-f1", Settings(), task)["score_weight"]
     Range(low=0.09, high=9.0, log=True, whole=False)
     """
-    spec, known, special = METHODS[method], all_settings(), dict(task.search_ranges(settings))
+    spec, known, special = (
+        METHODS[method],
+        all_settings(),
+        dict(task.output.search_ranges(task.input, settings)),
+    )
     names = spec.searched(loss)
     if "energy" in spec.rates:
         names |= {name for name in special if known[name].group == "energy"}
