@@ -305,14 +305,14 @@ class Slow:
     def __init__(self, app, monkeypatch):
         self.started, self.go = threading.Event(), threading.Event()
         service = app.router.routes[-2].endpoint.__self__
-        answers = service.wire.answers
+        answers = service.answers
 
         def slow(items):
             self.started.set()
             assert self.go.wait(20)
             return answers(items)
 
-        monkeypatch.setattr(service.wire, "answers", slow)
+        monkeypatch.setattr(service, "answers", slow)
 
 
 def test_too_many_requests_are_told_to_come_back(label_model, monkeypatch):

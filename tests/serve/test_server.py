@@ -23,12 +23,12 @@ ROW = [90.0, 0, 1, 2.5]
 SLOW = """
 import sys, time
 from lossnet.cli import main
-from lossnet.serve.wire import Wire
-answers = Wire.answers
+from lossnet.serve.app import _Service
+answers = _Service.answers
 def slow(self, items):
     time.sleep(1)
     return answers(self, items)
-Wire.answers = slow
+_Service.answers = slow
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -1,12 +1,5 @@
 """Numbers on what a model learned: its energy, its labels, and the course of training.
 
-=================  ===================================================================================
-`labels`           which labels an energy wants together, and each label's gain over another run
-`tags`             which tag an energy wants after which; scores of tags and spans, confusions
-`masks`            which pixels an energy wants changed
-`runs`             trajectories of training; means and differences over seeds with their intervals
-=================  ===================================================================================
-
 An energy is low for good outputs, so its *pull* on a label, tag or pixel is ``−∂E/∂y``: positive where the
 energy wants more of it.  `lossnet.outputs.panels` draws what these compute.
 """

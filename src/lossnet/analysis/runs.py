@@ -58,33 +58,33 @@ class Estimate(NamedTuple):
     half: float | None
 
 
-def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
-    """Return the mean over seeds with Student's confidence interval.
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean over seeds with Student's confidence interval of 95 %.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, half=2.48...)
     >>> estimate([1.0])
     Estimate(mean=1.0, half=None)
     """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Estimate(mean, None)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, float(stdtrit(len(values) - 1, (1 + level) / 2)) * error)
+    return Estimate(statistics.fmean(values), _half(values))
 
 
-def difference(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> Estimate:
-    """Return the difference of two means with Welch's confidence interval, which lets the spreads differ.
+def difference(values: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Return the difference of two means with Welch's interval of 95 %, which lets the spreads differ.
 
     >>> difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
     Estimate(mean=2.0, half=2.26...)
     """
-    mean = statistics.fmean(values) - statistics.fmean(others)
-    if min(len(values), len(others)) < 2:
-        return Estimate(mean, None)
-    squares = [statistics.variance(part) / len(part) for part in (values, others)]
+    return Estimate(statistics.fmean(values) - statistics.fmean(others), _half(values, others))
+
+
+def _half(*samples: Sequence[float]) -> float | None:
+    """Return half the width of the interval of one mean, or the difference of two; None for single values."""
+    if min(map(len, samples)) < 2:
+        return None
+    squares = [statistics.variance(sample) / len(sample) for sample in samples]
     total = sum(squares)
     if total == 0:
-        return Estimate(mean, 0.0)
-    freedom = total**2 / sum(s**2 / (len(p) - 1) for s, p in zip(squares, (values, others), strict=True))
-    return Estimate(mean, float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(total))
+        return 0.0
+    freedom = total**2 / sum(s**2 / (len(p) - 1) for s, p in zip(squares, samples, strict=True))
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(total)

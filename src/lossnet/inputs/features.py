@@ -221,7 +221,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     def picture(self, source: Source, row: int) -> Markup | None:
         """Return pixels of columns called ``pixel_ROW_COLUMN``, or names of a sparse row's largest inputs."""
-        from lossnet.report.canvas import draw_pixels, pixel_places
+        from lossnet.report.draw import draw_pixels, pixel_places
         from lossnet.report.markup import tag
 
         assert isinstance(source, FeatureTable)

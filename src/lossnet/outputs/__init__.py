@@ -1,11 +1,5 @@
 """Kinds of output: space, score, energy terms, decoding, measures, what a model keeps, how it is shown.
 
-==========  ===========================================
-`Labels`    sets of labels
-`Tags`      a tag for every token
-`Masks`     foreground pixels of images
-==========  ===========================================
-
 A new kind is one new file with a subclass of `Output`; see ``docs/extend.md``.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +188,6 @@ def _mean_over_crops(
 
 
 def _png(levels: NDArray[np.uint8]) -> str:
-    from PIL import Image
+    from lossnet.report.draw import png
 
-    stream = io.BytesIO()
-    Image.fromarray(levels).save(stream, "PNG")
-    return base64.b64encode(stream.getvalue()).decode("ascii")
+    return base64.b64encode(png(levels)).decode("ascii")

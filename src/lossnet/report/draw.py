@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,26 @@ from numpy.typing import NDArray
 from lossnet.analysis import estimate
 from lossnet.report.markup import Markup, tag
 
-__all__ = ["Line", "heat_map", "image", "interval_chart", "line_chart", "png", "signed", "ticks"]
+__all__ = [
+    "Line",
+    "draw_pixels",
+    "heat_map",
+    "image",
+    "interval_chart",
+    "line_chart",
+    "pixel_places",
+    "signed",
+]
+
+#: rows and columns of pixels
+Places = Sequence[tuple[int, int]]
 
 WIDTH = 360
 #: the number of colours, which repeat if there are more lines
 COLOURS = 6
+#: pixels along a side of a picture whose pixels are columns
+_LARGEST = 512
+_PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
 
 
@@ -85,6 +101,31 @@ def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Mark
         parts.append(tag("text", name, x=margin - 5, y=f"{middle + 3:.1f}", text_anchor="end"))
         parts.append(tag("text", name, transform=turn, text_anchor="end"))
     return _svg(text, side + margin, parts)
+
+
+def pixel_places(names: Sequence[str]) -> Places | None:
+    """Return rows and columns of columns called ``pixel_ROW_COLUMN``; None if any has another name.
+
+    >>> pixel_places(["pixel_0_0", "pixel_0_1"]), pixel_places(["pixel_0_0", "age"])
+    ([(0, 0), (0, 1)], None)
+    """
+    matches = [match for name in names if (match := _PIXEL.fullmatch(name))]
+    if not names or len(matches) < len(names):
+        return None
+    places = [(int(match[1]), int(match[2])) for match in matches]
+    return places if max(map(max, places)) < _LARGEST else None
+
+
+def draw_pixels(places: Places, values: Sequence[float], clear: Places = ()) -> Markup:
+    """Return a picture, dark on white, of values from 0 to 1.
+
+    All other pixels are transparent; ``clear`` are places of those that the picture must have room for.
+    """
+    rows, columns = zip(*places, *clear, strict=True)
+    pixels = np.zeros((max(rows) + 1, max(columns) + 1, 4))
+    for place, value in zip(places, values, strict=True):
+        pixels[place] = 1 - value, 1 - value, 1 - value, 1
+    return image(pixels, "pixels")
 
 
 class Line(NamedTuple):

@@ -92,8 +92,7 @@ class Evidence:
 
     def picture(self, number: int) -> Markup | None:
         """Return the input of an instance as its kind shows it; None where there is nothing to see."""
-        picture: Markup | None = self.subject.model.task.input.picture(self.rows.source, number)
-        return picture
+        return self.subject.model.task.input.picture(self.rows.source, number)
 
 
 def collect(

@@ -122,9 +122,10 @@ def curves(comparison: Comparison) -> Markup:
 def settings(comparison: Comparison) -> Markup:
     """Return every setting, and where the runs come from; what differs is bold."""
     groups = comparison.groups
-    names = dict.fromkeys(name for group in groups for name in group.settings)
-    every = {name.replace("_", " "): [group.settings.get(name, "–") for group in groups] for name in names}
     results = [group.first.result for group in groups]
+    chosen = [result["settings"] for result in results]
+    names = dict.fromkeys(name for one in chosen for name in one)
+    every = {name.replace("_", " "): [one.get(name, "–") for one in chosen] for name in names}
     origin = {
         "seeds": [", ".join(str(run.seed) for run in group.runs) for group in groups],
         "folders": [", ".join(str(run.folder) for run in group.runs) for group in groups],

@@ -43,11 +43,8 @@ def write(
     path = Path(folders[0]) / "report.html" if output is None else Path(output)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file for the page")
-    if progress:
-        with Console(stderr=True).status("reading runs") as status:
-            page = _page(comparison, data_dir, lambda text: status.update(escape(text)), fresh)
-    else:
-        page = _page(comparison, data_dir, lambda _: None, fresh)
+    with Console(stderr=True, quiet=not progress).status("reading runs") as status:
+        page = _page(comparison, data_dir, lambda text: status.update(escape(text)), fresh)
     write_text(path, page)
     return path
 

@@ -75,11 +75,6 @@ class Group:
         """The run that represents the others where only one can be shown."""
         return self.runs[0]
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of the runs."""
-        return dict(self.first.result["settings"])
-
     def values(self, metric: str) -> list[float]:
         """Return a metric of each seed that has it."""
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]

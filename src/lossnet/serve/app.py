@@ -19,9 +19,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lossnet
+from lossnet.inputs import TooLarge
 from lossnet.model import Model
 from lossnet.serve.batching import Batcher, Busy
-from lossnet.serve.wire import TooLarge, Wire
 
 __all__ = ["Limits", "create_app"]
 
@@ -60,8 +60,15 @@ class Limits:
                 raise ValueError(f"{name} must be above 0, not {value}")
 
 
-def create_app(model: Model, limits: Limits | None = None, token: str | None = None) -> FastAPI:
+def create_app(
+    model: Model,
+    limits: Limits | None = None,
+    token: str | None = None,
+    ready: Callable[[], object] = lambda: None,
+) -> FastAPI:
     """Return an application that answers for a model, only to those who send the ``token`` if there is one.
+
+    ``ready`` is called when the application has started.
 
     >>> from lossnet.build import build
     >>> from lossnet.settings import Settings
@@ -75,7 +82,7 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
     >>> answer.status_code, [list(one["probabilities"]) for one in answer.json()["predictions"]]
     (200, [['label_0'], ['label_0']])
     """
-    service = _Service(model, limits or Limits())
+    service = _Service(model, limits or Limits(), ready)
     app = FastAPI(
         title="Lossnet",
         version=lossnet.__version__,
@@ -87,7 +94,7 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
     guards = [] if token is None else [Depends(_guard(token))]
     answers = {"type": "array", "items": model.task.output.answer}
     predictions = {"description": "the predictions", "content": _content("predictions", answers)}
-    questions = {"type": "array", "items": service.wire.question.schema}
+    questions = {"type": "array", "items": service.question.schema}
     app.get("/health", responses=_refusals({503: "no model thread"}))(service.health)
     app.post(
         "/predict",
@@ -101,11 +108,16 @@ def create_app(model: Model, limits: Limits | None = None, token: str | None = N
 
 
 class _Service:
-    """A model with its thread and its metrics, for as long as the application runs."""
+    """A model with its thread and its metrics, for as long as the application runs.
 
-    def __init__(self, model: Model, limits: Limits) -> None:
-        self.model, self.limits = model, limits
-        self.wire = Wire(model)
+    Its kind of input says how an instance is asked about, its kind of output how it is answered.
+    """
+
+    def __init__(self, model: Model, limits: Limits, ready: Callable[[], object]) -> None:
+        if model.task.input.question is None:
+            raise ValueError(f"models of {model.task.input.summary} cannot be served")
+        self.model, self.limits, self.question = model, limits, model.task.input.question
+        self._ready = ready
         self._batcher: Batcher | None = None
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -119,9 +131,10 @@ class _Service:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        together, waiting = self.wire.question.together, self.limits.waiting
-        batcher = self._batcher = Batcher(self.wire.answers, together, waiting, self._batches.observe)
+        together, waiting = self.question.together, self.limits.waiting
+        batcher = self._batcher = Batcher(self.answers, together, waiting, self._batches.observe)
         self._waiting.set_function(lambda: batcher.waiting)
+        self._ready()
         try:
             yield
         finally:
@@ -149,7 +162,7 @@ class _Service:
         except TimeoutError:
             raise HTTPException(408, f"the request took over {self.limits.seconds:g} s to arrive") from None
         items, cost = self._read(body)
-        answers = await self._answers(items, cost) if items else []
+        answers = await self._submit(items, cost) if items else []
         # Escapes keep what clients may send, such as half a surrogate pair, from breaking the encoding.
         return Response(json.dumps({"predictions": answers}, allow_nan=False), media_type="application/json")
 
@@ -166,16 +179,35 @@ class _Service:
         return bytes(body)
 
     def _read(self, body: bytes) -> tuple[list[Any], int]:
+        """Return the instances of a request, and what they cost."""
         try:
             given = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"not JSON ({error})") from None
-        try:
-            return self.wire.read_all(given, self.limits.instances)
-        except ValueError as error:
-            raise HTTPException(413 if isinstance(error, TooLarge) else 422, str(error)) from None
+        if not isinstance(given, dict) or set(given) != {"instances"}:
+            raise HTTPException(422, 'ask as {"instances": [...]}')
+        instances, most = given["instances"], self.limits.instances
+        if not isinstance(instances, list):
+            raise HTTPException(422, "instances must be an array")
+        if len(instances) > most:
+            raise HTTPException(413, f"{len(instances)} instances; a request may have {most}")
+        task, items, total = self.model.task, [], 0
+        searched = "energy" in self.model.method.predictors
+        for place, instance in enumerate(instances):
+            try:
+                item = task.input.parse(instance)
+                task.output.check_item(item, task.input, self.model.settings, searched)
+            except ValueError as error:
+                status = 413 if isinstance(error, TooLarge) else 422
+                raise HTTPException(status, f"instances[{place}]: {error}") from None
+            items.append(item)
+            total += task.input.cost(item)
+            if total > self.question.most:
+                limit = f"{self.question.most} {self.question.unit}"
+                raise HTTPException(413, f"the instances together have more than {limit}")
+        return items, total
 
-    async def _answers(self, items: list[Any], cost: int) -> list[Any]:
+    async def _submit(self, items: list[Any], cost: int) -> list[Any]:
         assert self._batcher is not None
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -186,6 +218,22 @@ class _Service:
             raise HTTPException(504, f"no answer within {self.limits.seconds:g} s") from None
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
+
+    def answers(self, items: list[Any]) -> list[Any]:
+        """Return the model's predictions, in the order of items."""
+        answers: list[Any] = [None] * len(items)
+        task = self.model.task
+        for places in task.input.groups(items):
+            group = [items[place] for place in places]
+            data = task.prepare_inputs(task.input.collate(group))
+            relaxed, _ = self.model.probabilities(data)
+            if not relaxed.isfinite().all():
+                advice = "give inputs such as it was trained on, none missing"
+                raise ValueError(f"the model has no finite answer; {advice}")
+            predictions = task.output.answers(relaxed, self.model.decoder(), data.source, group)
+            for place, answer in zip(places, predictions, strict=True):
+                answers[place] = answer
+        return answers
 
 
 def _measured(app: ASGIApp, service: _Service) -> ASGIApp:

@@ -17,18 +17,6 @@ from lossnet.serve.app import Limits, create_app
 __all__ = ["serve"]
 
 
-class _Server(uvicorn.Server):
-    """A server that calls ``ready`` once it listens."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-
 def serve(
     model: Model,
     host: str = "127.0.0.1",
@@ -60,7 +48,7 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            create_app(model, limits, token),
+            create_app(model, limits, token, lambda: ready(address)),
             log_level="warning",
             access_log=False,
             # A request that is being answered when the signal comes is answered within its time.
@@ -71,7 +59,7 @@ def serve(
         gc.collect()
         gc.freeze()
         try:
-            _Server(config, lambda: ready(address)).run(sockets=[listener])
+            uvicorn.Server(config).run(sockets=[listener])
         finally:
             gc.unfreeze()
 

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from lossnet.analysis import Interactions, hessian, label_scores, pull_along
-from lossnet.data import LabelTable
 from lossnet.energies import Energy
 from lossnet.model import ModelError
 from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table, strip
-from lossnet.report.canvas import draw_pixels, pixel_places
-from lossnet.report.draw import Line, line_chart
+from lossnet.report.draw import Line, draw_pixels, line_chart, pixel_places
 from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Markup, join, missing, tag
 
@@ -52,7 +50,10 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
     names = evidence.subject.model.label_names
     if len(names) < 2:
         return missing("Nothing to show: there is only one label.")
-    labels, truth = _most_frequent(evidence)
+    train: Any = evidence.data.train.target
+    counts = np.asarray(train.matrix.sum(axis=0, dtype=np.int64)).ravel()
+    labels = np.sort(np.argsort(-counts, kind="stable")[:ASKED]).tolist()
+    truth = torch.from_numpy(train.matrix[:, labels].toarray()).to(torch.float32)
     affordable = int(SECOND_DERIVATIVES / (len(labels) * len(names)))
     numbers = evidence.spaced(max(FEWEST, min(INSTANCES, affordable)))
     x, y = evidence.rows.batch(numbers).x, evidence.subject.relaxed[numbers]
@@ -62,6 +63,9 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
     asked = [names[label] for label in labels]
     which = f"the {len(asked)} most frequent of {len(names)} labels" if len(asked) < len(names) else "labels"
     order = interactions.order()
+    note = (
+        "Orange is positive, blue negative, the diagonal left out; labels that occur together are neighbours."
+    )
     return join(
         tag(
             "p",
@@ -79,12 +83,7 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
             order,
             [asked[i] for i in order] if len(order) <= NAMED else [],
         ),
-        tag(
-            "p",
-            "Orange is positive, blue negative, the diagonal left out; labels that occur together are "
-            "neighbours.",
-            class_="note",
-        ),
+        tag("p", note, class_="note"),
         pair_tables(interactions, "Wanted together", asked, "·", ["labels", "learned", "φ", "both in train"]),
         tag("h3", "How one label pulls another"),
         tag(
@@ -95,15 +94,6 @@ def _learned(evidence: Evidence, tell: Tell) -> Markup:
         ),
         _pulls(energy, x, y, interactions, labels, asked),
     )
-
-
-def _most_frequent(evidence: Evidence) -> tuple[list[int], Tensor]:
-    """Return the labels to ask about, and the training data's sets of those, ``(instances, labels)``."""
-    target = evidence.data.train.target
-    assert isinstance(target, LabelTable)
-    counts = np.asarray(target.matrix.sum(axis=0, dtype=np.int64)).ravel()
-    labels = np.sort(np.argsort(-counts, kind="stable")[:ASKED])
-    return labels.tolist(), torch.from_numpy(target.matrix[:, labels].toarray()).to(torch.float32)
 
 
 def _pulls(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -15,8 +16,6 @@ from lossnet.analysis import (
     span_kind_scores,
     tag_scores,
 )
-from lossnet.data import Sentences, TagColumn
-from lossnet.outputs import Tags
 from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
@@ -34,27 +33,44 @@ COLOURS = 7
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     """Return what the energy learned, each kind of span if tags mark any, each tag, and examples."""
-    return _Panel(evidence).sections(tell)
+    panel = _Panel(evidence)
+    tell(f"asking the energy about {len(panel.names)} tags")
+    parts = [Section("What the energy learned", panel.learned())]
+    if panel.spans:
+        kinds = sorted(set(map(panel.kind, panel.names)) - {""})
+        counts = Counter(span.kind for tags in panel.truth for span in find_spans(tags))
+        spans = score_table(
+            evidence,
+            "span",
+            kinds,
+            [counts[kind] for kind in kinds],
+            lambda output: span_kind_scores(panel.chosen(output), panel.truth, kinds),
+            "a span being right if its first token, its last token and its kind are.",
+        )
+        parts.append(Section("Spans", spans))
+    tags = score_table(
+        evidence,
+        "tag",
+        panel.names,
+        evidence.truth.sum((0, 1)).tolist(),
+        lambda output: tag_scores(output.chosen(), evidence.truth),
+        "counted over tokens.",
+    )
+    parts.append(Section("Tags", join(tags, panel.confusions())))
+    return [*parts, Section("Examples", panel.examples())]
 
 
 class _Panel:
     """Sentences with their words and true tags, and the colours of tags, or of spans if tags mark them."""
 
     def __init__(self, evidence: Evidence) -> None:
-        output, source, target = (
-            evidence.subject.model.task.output,
-            evidence.rows.source,
-            evidence.rows.target,
-        )
-        train = evidence.data.train.target
-        assert isinstance(output, Tags)
-        assert isinstance(source, Sentences)
-        assert isinstance(target, TagColumn)
-        assert isinstance(train, TagColumn)
+        output: Any = evidence.subject.model.task.output
+        rows: Any = evidence.rows
+        train: Any = evidence.data.train
         self.evidence, self.names = evidence, evidence.subject.model.label_names
         self.spans = output.tag_set.scheme is not None
-        self.tokens, self.truth, self.train = source.tokens, target.tags, train.tags
-        kinds = Counter(self.kind(name) for tags in train.tags for name in tags)
+        self.tokens, self.truth, self.train = rows.source.tokens, rows.target.tags, train.target.tags
+        kinds = Counter(self.kind(name) for tags in self.train for name in tags)
         del kinds[""]  # outside of spans
         self.colours = {kind: colour for colour, (kind, _) in enumerate(kinds.most_common(COLOURS))}
 
@@ -62,33 +78,6 @@ class _Panel:
         """Return the names of predicted tags, sentence by sentence."""
         sentences = zip(output.chosen().argmax(-1).tolist(), self.tokens, strict=True)
         return [[self.names[number] for number in row[: len(tokens)]] for row, tokens in sentences]
-
-    def sections(self, tell: Tell) -> list[Section]:
-        evidence = self.evidence
-        tell(f"asking the energy about {len(self.names)} tags")
-        parts = [Section("What the energy learned", self.learned())]
-        if self.spans:
-            kinds = sorted(set(map(self.kind, self.names)) - {""})
-            counts = Counter(span.kind for tags in self.truth for span in find_spans(tags))
-            spans = score_table(
-                evidence,
-                "span",
-                kinds,
-                [counts[kind] for kind in kinds],
-                lambda output: span_kind_scores(self.chosen(output), self.truth, kinds),
-                "a span being right if its first token, its last token and its kind are.",
-            )
-            parts.append(Section("Spans", spans))
-        tags = score_table(
-            evidence,
-            "tag",
-            self.names,
-            evidence.truth.sum((0, 1)).tolist(),
-            lambda output: tag_scores(output.chosen(), evidence.truth),
-            "counted over tokens.",
-        )
-        parts.append(Section("Tags", join(tags, self.confusions())))
-        return [*parts, Section("Examples", self.examples())]
 
     def learned(self) -> Markup:
         evidence, names = self.evidence, self.names
