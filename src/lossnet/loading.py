@@ -20,7 +20,7 @@ from lossnet.data.registry import (
     read_raw,
     split_data,
 )
-from lossnet.data.sentence_files import frame_texts
+from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
 from lossnet.task import Task
@@ -138,7 +138,7 @@ def load_memory(
     if isinstance(data, Loaded):
         return data
     if hasattr(data, "columns"):
-        examples: Examples = frame_texts(data, words, labels) if words else read_frame(data, labels)
+        examples: Examples = read_labelled_texts(data, words, labels) if words else read_frame(data, labels)
     elif labels is not None or words is not None:
         raise DataError("labels= and words= name columns of a data frame or file; these data have none")
     elif isinstance(data, Examples):
