@@ -10,7 +10,7 @@ from typing import Any
 from lossnet.data import Coverage, DataError, Examples, digest
 from lossnet.data.readers import read_frame
 from lossnet.data.registry import TOKEN_FEATURES, AnyPath, Entry, read_raw, split_data
-from lossnet.data.sentence_files import frame_texts
+from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
@@ -132,7 +132,7 @@ def load(
 
 def _collected(data: Any, labels: Any, words: str | None) -> Examples:
     if hasattr(data, "columns"):
-        return frame_texts(data, words, labels) if words else read_frame(data, labels)
+        return read_labelled_texts(data, words, labels) if words else read_frame(data, labels)
     if labels is not None or words is not None:
         raise DataError("labels= and words= name columns of a data frame or file; these data have none")
     if isinstance(data, Examples):

@@ -51,7 +51,7 @@ def test_data_without_gaps_pass_through():
 def test_state_round_trip(standardise):
     fitted = Preprocessor.fit(FeatureTable(TRAIN), standardise)
     again = Preprocessor.from_state(fitted.state())
-    assert again.standardises == standardise
+    assert (again.mean is not None) == standardise
     np.testing.assert_array_equal(
         again.apply(FeatureTable(TRAIN)).matrix, fitted.apply(FeatureTable(TRAIN)).matrix
     )

@@ -20,7 +20,7 @@ from lossnet.data import (
     names,
     registry,
 )
-from lossnet.data.download import Download, fetch
+from lossnet.data.download import fetch
 from lossnet.data.registry import _ENTRIES
 from lossnet.inputs import Features
 from lossnet.loading import describe, load
@@ -53,7 +53,7 @@ def test_named_files(tmp_path, name, xml, below):
     assert loaded.split_name == "stratified(seed=0)"
     assert len(loaded.train) + len(loaded.valid) + len(loaded.test) == ROWS
     assert loaded.train.label_names == ("TAG_a", "TAG_b")
-    assert not loaded.task.input.preprocessor.standardises
+    assert loaded.task.input.preprocessor.mean is None
     assert load(name, tmp_path, seed=3).split_name == "stratified(seed=3)"
 
 
@@ -107,7 +107,7 @@ def test_sets_in_three_files(tmp_path):
     assert loaded.split_name == "files"
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (4, 2, 3)
     assert loaded.train.label_names == ("root", "01", "01/02")
-    assert loaded.task.input.preprocessor.standardises
+    assert loaded.task.input.preprocessor.mean is not None
     np.testing.assert_allclose(loaded.task.input.preprocessor.impute, [2, 0.5, 0.5])
     np.testing.assert_allclose(loaded.test.x[0], [0, 1, 0])  # missing: the training mean
     clus(tmp_path / "spo_fun", labels="01,01/02,03")
@@ -122,7 +122,7 @@ def test_paths(tmp_path):
     loaded = load(path, labels="l_*", seed=4)
     assert loaded.name == "films.csv"
     assert loaded.split_name == "stratified(seed=4)"
-    assert loaded.task.input.preprocessor.standardises
+    assert loaded.task.input.preprocessor.mean is not None
     plain = Task(Features(loaded.train.feature_names), Labels(loaded.train.label_names))
     assert load(path, labels="l_*", task=plain).task is plain
     assert load(path, labels="l_*", task=plain).train.x.max() > loaded.train.x.max()  # as they are
@@ -143,15 +143,15 @@ def test_unknown_names():
 def test_absent_files_say_what_to_do(tmp_path, name, monkeypatch):
     asked = []
 
-    def offline(download, folder, progress):
-        asked.append(download)
-        raise DataError("no network", folder / download.file)
+    def offline(url, sha256, path, progress):
+        asked.append(url)
+        raise DataError("no network", path)
 
     monkeypatch.setattr(registry, "fetch", offline)
     with pytest.raises(DataError) as caught:
         load(name, tmp_path)
     message = str(caught.value)
-    assert ("no network" in message) == bool(entry(name).downloads) == bool(asked)
+    assert ("no network" in message) == bool(entry(name).urls) == bool(asked)
     for part in (*entry(name).files, str(tmp_path / name), entry(name).home, "LOSSNET_DATA"):
         assert part in message
 
@@ -259,24 +259,20 @@ def server(tmp_path):
 @pytest.mark.parametrize("progress", [False, True])
 def test_downloads(tmp_path, server, monkeypatch, progress):
     mulan(tmp_path / "served" / "small", "small")
-    downloads = tuple(
-        Download(
-            f"{server}/small/{file}",
-            hashlib.sha256((tmp_path / "served" / "small" / file).read_bytes()).hexdigest(),
-            file,
-        )
-        for file in ("small.arff", "small.xml")
-    )
-    small = Entry("small", "a test", files=("small.arff",), beside=("small.xml",), downloads=downloads)
+    served = [tmp_path / "served" / "small" / file for file in ("small.arff", "small.xml")]
+    urls = {file.name: f"{server}/small/{file.name}" for file in served}
+    sha256 = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in served}
+    files = {"files": ("small.arff",), "beside": ("small.xml",)}
+    small = Entry("small", "a test", **files, urls=urls, sha256=sha256)
     monkeypatch.setitem(_ENTRIES, "small", small)
     loaded = load("small", progress=progress)
     assert loaded.train.labels == 2
     kept = tmp_path / "cache" / "lossnet" / "small"
     assert find("small") == kept
     with pytest.raises(DataError, match="could not be downloaded"):
-        fetch(Download(f"{server}/nothing", "0" * 64, "nothing"), kept, progress=False)
+        fetch(f"{server}/nothing", "0" * 64, kept / "nothing", progress=False)
     with pytest.raises(DataError, match="could not be downloaded"):
-        fetch(Download(downloads[0].url, "0" * 64, "wrong.arff"), kept, progress=False)
+        fetch(urls["small.arff"], "0" * 64, kept / "wrong.arff", progress=False)
     assert not (kept / "wrong.arff").exists()
 
 
@@ -314,8 +310,8 @@ def test_real_horses(real_data):
 
 
 def test_downloads_are_pinned_to_the_files_we_know():
-    found = [entry(name) for name in names() if entry(name).downloads]
+    found = [entry(name) for name in names() if entry(name).urls]
     assert {one.name for one in found} == {"bibtex", "delicious", "cal500", "emotions"}
     for one in found:
-        assert {item.file: item.sha256 for item in one.downloads} == dict(one.sha256)
-        assert all(item.url.endswith("/" + item.file) for item in one.downloads)
+        assert set(one.urls) == set(one.sha256)
+        assert all(url.endswith("/" + file) for file, url in one.urls.items())

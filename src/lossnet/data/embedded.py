@@ -49,17 +49,16 @@ def digits_pairs() -> tuple[MultiLabelData, Split]:
     ((3000, 64), (3000, 10), array([2], ...))
     """
     images, classes = _digits()
-    first, second = (np.concatenate(side) for side in zip(*digit_pairs_images(), strict=True))
-    x = np.maximum(images[first], images[second]) / _INK
+    pairs = np.concatenate(digit_pairs_images(), axis=1)
+    x = images[pairs].max(axis=0) / _INK
     y = np.zeros((len(x), 10), dtype=np.uint8)
-    y[np.arange(len(x)), classes[first]] = 1
-    y[np.arange(len(x)), classes[second]] = 1
+    y[np.arange(len(x)), classes[pairs]] = 1
     data = MultiLabelData.from_arrays(x, y, _PIXELS, [f"digit_{digit}" for digit in range(10)])
     return data, Split.consecutive(_PAIRS)
 
 
-def digit_pairs_images() -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the two source images of each pair in `digits_pairs`, for each part."""
+def digit_pairs_images() -> list[NDArray[np.int64]]:
+    """Return the two source images of each pair in `digits_pairs`, ``(2, pairs)`` for each part."""
     _, classes = _digits()
     random = np.random.default_rng(_SEED)
     parts = _image_parts(len(classes))
@@ -104,15 +103,14 @@ def _image_parts(count: int) -> list[NDArray[np.int64]]:
 
 def _draw_pairs(
     part: NDArray[np.int64], classes: NDArray[np.int64], count: int, random: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ``count`` different pairs of images of different digits, from one part."""
+) -> NDArray[np.int64]:
+    """Return ``count`` different pairs ``(2, count)`` of images of different digits, from one part."""
     pairs: dict[tuple[int, int], None] = {}
     while len(pairs) < count:
         one, other = sorted(int(i) for i in random.choice(part, size=2, replace=False))
         if classes[one] != classes[other]:
             pairs[one, other] = None
-    chosen = np.array(list(pairs), dtype=np.int64)
-    return chosen[:, 0], chosen[:, 1]
+    return np.array(list(pairs), dtype=np.int64).T
 
 
 def _enlarged(image: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -144,18 +144,13 @@ class Embeddings:
     def coverage(self, tokens: Iterable[str]) -> Coverage:
         """Return how much of a text has vectors."""
         counts = Counter(tokens)
-        by_token: Counter[str] = Counter()
-        by_type: Counter[str] = Counter()
+        by_rule: dict[str, list[int]] = {rule: [] for rule in RULES}
         for word, count in counts.items():
             if known := find_spelling(word, self._rows):
-                by_token[known[0]] += count
-                by_type[known[0]] += 1
-        total = counts.total()
-        return Coverage(
-            self.name,
-            {rule: by_token[rule] / total for rule in RULES if rule in by_token},
-            {rule: by_type[rule] / len(counts) for rule in RULES if rule in by_type},
-        )
+                by_rule[known[0]].append(count)
+        used = {rule: covered for rule, covered in by_rule.items() if covered}
+        in_tokens = {rule: sum(covered) / counts.total() for rule, covered in used.items()}
+        return Coverage(self.name, in_tokens, {rule: len(used[rule]) / len(counts) for rule in used})
 
     @cached_property
     def _rows(self) -> dict[str, int]:

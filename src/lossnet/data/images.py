@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from operator import attrgetter
 from typing import Any, Self
 
@@ -33,22 +32,18 @@ class _Stack(Column):
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a float32 tensor ``(b, …)``."""
         rows = torch.from_numpy(row_numbers(indices, len(self)))
-        return self._tensor.index_select(0, rows).to(torch.float32)
+        return torch.from_numpy(self.values).index_select(0, rows).to(torch.float32)
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         yield self.values
 
     def on(self, device: torch.device | str) -> Column:
         on_cpu = torch.device(device).type == "cpu"
-        return self if on_cpu else Resident(self._tensor.to(device, torch.float32))
+        return self if on_cpu else Resident(torch.from_numpy(self.values).to(device, torch.float32))
 
     @property
     def dense_bytes(self) -> int:
         return 4 * self.values.size
-
-    @cached_property
-    def _tensor(self) -> Tensor:
-        return torch.from_numpy(self.values)
 
 
 class Pictures(_Stack, Source):
@@ -135,11 +130,6 @@ class MaskData(Examples):
             advice = "give one mask (height, width) per image, and channels last to from_arrays"
             raise DataError(f"{what} but masks of the shape {target.masks.shape}; {advice}")
         super().__init__(source, target)
-
-    @classmethod
-    def paired(cls, source: Pictures, target: MaskStack) -> MaskData:
-        """Return images and masks that are in memory already; masks must have their images' size."""
-        return cls(source, target)
 
     @classmethod
     def from_arrays(cls, images: Any, masks: Any) -> MaskData:

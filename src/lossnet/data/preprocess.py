@@ -39,7 +39,8 @@ class Preprocessor:
         if not standardise:
             return cls(impute)
         x = _filled_dense(train, impute)
-        continuous = ~_binary_columns(x, train)
+        given = train.matrix.toarray() if train.is_sparse else train.matrix
+        continuous = ((x != 0) & (x != 1) & ~np.isnan(given)).any(axis=0)
         mean = np.where(continuous, x.mean(axis=0) if len(x) else 0.0, 0.0)
         scale = np.ones(train.width)
         # Compare the extremes: the deviation of a constant column need not come out as zero.
@@ -47,11 +48,6 @@ class Preprocessor:
         scale[varies] = x[:, varies].std(axis=0)
         scale[scale < np.finfo(np.float32).tiny] = 1.0
         return cls(impute, mean, scale)
-
-    @property
-    def standardises(self) -> bool:
-        """Whether columns are shifted and scaled."""
-        return self.mean is not None
 
     def apply(self, data: FeatureTable) -> FeatureTable:
         """Return the same rows, ready for a network; sparse inputs stay sparse unless standardised."""
@@ -113,12 +109,3 @@ def _filled(data: FeatureTable, impute: NDArray[np.float64]) -> Any:
 def _filled_dense(data: FeatureTable, impute: NDArray[np.float64]) -> NDArray[np.float64]:
     x = _filled(data, impute)
     return np.asarray(x.toarray() if data.is_sparse else x, dtype=np.float64)
-
-
-def _binary_columns(filled: NDArray[np.float64], data: FeatureTable) -> NDArray[np.bool_]:
-    """Return which columns have only 0 and 1 where values are present."""
-    other = (filled != 0) & (filled != 1)
-    if data.has_missing:
-        x = data.matrix.toarray() if data.is_sparse else data.matrix
-        other &= ~np.isnan(x)
-    return np.asarray(~other.any(axis=0), dtype=np.bool_)

@@ -16,7 +16,7 @@ import numpy as np
 import pooch
 
 from lossnet.data import embedded
-from lossnet.data.download import Download, fetch
+from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
@@ -52,8 +52,8 @@ class Entry:
 
     ``files`` is one file, or a train, a valid and a test file; ``beside`` comes with them.  They are in a
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
-    made by hand.  ``sha256`` are checksums of the files we tested with.  ``make`` builds a set that has
-    no files.
+    made by hand.  ``urls`` are where files can be downloaded, ``sha256`` the checksums of those we tested
+    with.  ``make`` builds a set that has no files.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
     (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need
@@ -71,7 +71,7 @@ class Entry:
     standardise: bool = False
     terms: str = ""
     home: str = ""
-    downloads: tuple[Download, ...] = ()
+    urls: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
     make: Callable[[], tuple[Examples, Split]] | None = None
     columns: tuple[str, ...] = ()
@@ -88,9 +88,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    urls, make = facts.pop("urls", {}), facts.pop("make", None)
-    downloads = tuple(Download(url, facts["sha256"][file], file) for file, url in urls.items())
-    return Entry(name, downloads=downloads, make=make and getattr(embedded, make), **_frozen(facts))
+    make = facts.pop("make", None)
+    return Entry(name, make=make and getattr(embedded, make), **_frozen(facts))
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
@@ -126,10 +125,8 @@ def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
     True
     """
     files = entry(name).files
-    for folder in _folders(entry(name), data_dir):
-        if files and all((folder / file).is_file() for file in files):
-            return folder
-    return None
+    folders = _folders(entry(name), data_dir) if files else []
+    return next((one for one in folders if all((one / file).is_file() for file in files)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,11 +275,11 @@ def _roots(data_dir: AnyPath | None) -> list[Path]:
 def _download(known: Entry, data_dir: AnyPath | None, progress: bool) -> Path:
     """Fetch a set to the cache, or say what is missing, where it was looked for and what to do."""
     failed = ""
-    if known.downloads:
+    if known.urls:
         folder = Path(pooch.os_cache("lossnet")) / known.name
         try:
-            for item in known.downloads:
-                fetch(item, folder, progress)
+            for file, url in known.urls.items():
+                fetch(url, known.sha256[file], folder / file, progress)
             return folder
         except DataError as error:
             failed = f"{error}; "

@@ -13,8 +13,8 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import read_columns, stream_columns
-from lossnet.data.readers.table import LabelledTexts, read_frame_texts, read_texts, stream_texts
-from lossnet.data.readers.text import align_labels, read_lines
+from lossnet.data.readers.table import LabelledTexts, read_texts, stream_texts
+from lossnet.data.readers.text import Like, align_labels, read_lines
 from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
 from lossnet.data.tables import LabelTable
@@ -99,14 +99,9 @@ def is_table(path: AnyPath) -> bool:
     return Path(path).suffix.lower() in _TABLES
 
 
-def read_labelled_texts(path: AnyPath, column: str, labels: str | Sequence[str] | None) -> Examples:
-    """Read the texts in a table's column, cut into tokens, and the labels in its label columns."""
-    return _examples(read_texts(path, column, labels), column)
-
-
-def frame_texts(frame: Any, column: str, labels: str | Sequence[str] | None) -> Examples:
-    """Return the texts in a data frame's column, cut into tokens, and the labels in its label columns."""
-    return _examples(read_frame_texts(frame, column, labels), column)
+def read_labelled_texts(table: Any, column: str, labels: str | Sequence[str] | None) -> Examples:
+    """Read the texts in a column, cut into tokens, and the label columns of a file or a data frame."""
+    return _examples(read_texts(table, column, labels), column)
 
 
 def stream_labelled_texts(
@@ -115,7 +110,7 @@ def stream_labelled_texts(
     """Yield the texts and labels of a table, some rows at a time, for a model of these labels."""
     if column is None:
         raise DataError("a table, but the model was not trained on a table's column of texts", path)
-    for part in stream_texts(path, column, label_names, ROWS):
+    for part in stream_texts(path, column, like=Like((), tuple(label_names)), size=ROWS):
         labels = part.labels or LabelTable(sparse.csr_array((len(part.texts), 0)), ())
         y = align_labels(path, labels, label_names)
         yield _examples(LabelledTexts(part.texts, LabelTable(y, label_names)), column)

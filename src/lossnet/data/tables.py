@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -27,19 +26,20 @@ WIDE = 10_000
 class _Table(Column):
     """A matrix with named columns, one row per instance."""
 
+    kind: ClassVar[str]
     matrix: Any
     names: tuple[str, ...]
 
     def __init__(self, matrix: Any, names: Sequence[str] | None = None) -> None:
-        kind, self.matrix = self._checked(matrix)
+        self.matrix = self._checked(matrix)
         columns = getattr(matrix, "columns", None)
         if names is None and columns is not None:
             names = [str(name) for name in columns]
-        self.names = _names(kind, names, int(self.matrix.shape[1]))
+        self.names = _names(self.kind, names, int(self.matrix.shape[1]))
 
     @abstractmethod
-    def _checked(self, matrix: Any) -> tuple[str, Any]:
-        """Return how columns are called and the matrix in its own format."""
+    def _checked(self, matrix: Any) -> Any:
+        """Return the matrix in its own format."""
 
     def __len__(self) -> int:
         return int(self.matrix.shape[0])
@@ -65,8 +65,19 @@ class FeatureTable(_Table, Source):
     (2, 2, tensor([[2., 0.]]))
     """
 
-    def _checked(self, matrix: Any) -> tuple[str, Any]:
-        return "feature", _inputs(matrix)
+    kind = "feature"
+
+    def _checked(self, matrix: Any) -> Any:
+        x = _matrix(matrix, "x")
+        with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite: reported below
+            if sparse.issparse(x):
+                x = _canonical(sparse.csr_array(x, dtype=np.float32, copy=not _is_canonical(x)))
+            else:
+                x = np.ascontiguousarray(x, dtype=np.float32)
+                x = x if x.flags.writeable else x.copy()  # torch shares writable arrays only
+        if np.isinf(x.data if sparse.issparse(x) else x).any():
+            raise DataError("x has an infinite value; inputs must be finite, or NaN where missing")
+        return x
 
     @property
     def width(self) -> int:
@@ -88,7 +99,7 @@ class FeatureTable(_Table, Source):
         rows = row_numbers(indices, len(self))
         if self.is_sparse:
             return torch.from_numpy(_dense_rows(self.matrix, rows))
-        return self._tensor.index_select(0, torch.from_numpy(rows))
+        return torch.from_numpy(self.matrix).index_select(0, torch.from_numpy(rows))
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         yield joined(self.names)
@@ -100,9 +111,8 @@ class FeatureTable(_Table, Source):
     def on(self, device: torch.device | str) -> Source:
         if torch.device(device).type == "cpu":
             return self.sparse()
-        return Resident(
-            (torch.from_numpy(self.matrix.toarray()) if self.is_sparse else self._tensor).to(device)
-        )
+        dense = self.matrix.toarray() if self.is_sparse else self.matrix
+        return Resident(torch.from_numpy(dense).to(device))
 
     @property
     def dense_bytes(self) -> int:
@@ -118,10 +128,6 @@ class FeatureTable(_Table, Source):
         torch.sparse_csr
         """
         return SparseFeatures(self) if self.is_sparse and self.width >= width else self
-
-    @cached_property
-    def _tensor(self) -> Tensor:
-        return torch.from_numpy(self.matrix)
 
 
 class SparseFeatures(Source):
@@ -140,9 +146,8 @@ class SparseFeatures(Source):
         rows = row_numbers(indices, len(self))
         matrix = self.table.matrix
         where, ends = _positions(matrix, rows)
-        starts = np.concatenate([[0], ends])
-        arrays = (starts, matrix.indices[where].astype(np.int64), matrix.data[where])
-        tensors = [torch.from_numpy(array) for array in arrays]
+        arrays = (np.append(0, ends), matrix.indices[where].astype(np.int64), matrix.data[where])
+        tensors = map(torch.from_numpy, arrays)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
             size = (len(rows), matrix.shape[1])
@@ -157,8 +162,16 @@ class LabelTable(_Table, Target):
     tensor([[1., 0., 1.]])
     """
 
-    def _checked(self, matrix: Any) -> tuple[str, Any]:
-        return "label", _labels(matrix)
+    kind = "label"
+
+    def _checked(self, matrix: Any) -> Any:
+        y = _matrix(matrix, "y")
+        if sparse.issparse(y):
+            y = sparse.csr_array(y, copy=not _is_canonical(y))
+            y.sum_duplicates()
+        if not np.isin(y.data if sparse.issparse(y) else y, (0, 1)).all():
+            raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
+        return _canonical(sparse.csr_array(y, dtype=np.uint8))
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a dense float32 tensor ``(b, L)``."""
@@ -264,33 +277,6 @@ def _positions(matrix: Any, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64],
     ends = np.cumsum(counts)
     # Each row's start, plus how far we are into that row.
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts), ends
-
-
-def _inputs(x: Any) -> Any:
-    x = _matrix(x, "x")
-    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite: reported below
-        if sparse.issparse(x):
-            x = _canonical(sparse.csr_array(x, dtype=np.float32, copy=not _is_canonical(x)))
-            values = x.data
-        else:
-            x = np.ascontiguousarray(x, dtype=np.float32)
-            x = values = x if x.flags.writeable else x.copy()  # torch shares writable arrays only
-    if np.isinf(values).any():
-        raise DataError("x has an infinite value; inputs must be finite, or NaN where missing")
-    return x
-
-
-def _labels(y: Any) -> Any:
-    y = _matrix(y, "y")
-    if sparse.issparse(y):
-        y = sparse.csr_array(y, copy=not _is_canonical(y))
-        y.sum_duplicates()
-        values = y.data
-    else:
-        values = y
-    if not np.isin(values, (0, 1)).all():
-        raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
-    return _canonical(sparse.csr_array(y, dtype=np.uint8))
 
 
 def _matrix(values: Any, name: str) -> Any:

@@ -27,7 +27,7 @@ Level = Literal["instance", "position", "pixel"]
 Role = Literal["task", "energy"]
 #: arrays that a model's safetensors file keeps
 Arrays = Mapping[str, NDArray[Any]]
-#: everything that a model folder keeps of a kind: JSON and arrays
+#: JSON and arrays that a model folder keeps of a kind
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 FilePath = str | PathLike[str]
 #: a JSON schema

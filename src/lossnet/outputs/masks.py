@@ -57,7 +57,7 @@ class Masks(Output[MaskStack]):
     def collect(cls, y: Any, source: Source) -> MaskStack:
         """Return masks ``(n, height, width)`` of 0 and 1, or 0 and 255."""
         target = MaskStack(y)
-        return MaskData.paired(source, target).target if isinstance(source, Pictures) else target
+        return MaskData(source, target).target if isinstance(source, Pictures) else target
 
     def matches(self, target: Target) -> bool:
         return isinstance(target, MaskStack)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from os import fspath
@@ -112,7 +113,7 @@ def parse_header(path: AnyPath, lines: Iterator[str]) -> Header:
     """Parse the lines of a file up to ``@data``."""
     path, position, relation, repeated = fspath(path), 0, "", None
     attributes: dict[str, Attribute] = {}
-    counts: dict[str, int] = {}
+    counts: defaultdict[str, int] = defaultdict(lambda: 1)
     for position, raw in enumerate(lines, start=1):
         text = raw.strip(_BLANK)
         if not text or text.startswith("%"):
@@ -129,7 +130,10 @@ def parse_header(path: AnyPath, lines: Iterator[str]) -> Header:
                 first = attributes[attribute.name].line
                 what = f"attribute {attribute.name!r} is declared twice (first in line {first}); rename one"
                 repeated = repeated or DataError(what, path, position)
-                attribute = replace(attribute, name=_unused(attribute.name, attributes, counts))
+                name = attribute.name
+                while attribute.name in attributes:
+                    counts[name] += 1
+                    attribute = replace(attribute, name=f"{name} ({counts[name]})")
             attributes[attribute.name] = attribute
         elif keyword == "@data":
             if not attributes:
@@ -139,15 +143,6 @@ def parse_header(path: AnyPath, lines: Iterator[str]) -> Header:
             what = f"expected @relation, @attribute or @data, found {text[:40]!r}"
             raise DataError(f"{what}; is this an ARFF file?", path, position)
     raise DataError("the header ends without @data; the file is cut short or is no ARFF file", path, position)
-
-
-def _unused(name: str, taken: Collection[str], counts: dict[str, int]) -> str:
-    """Return the next free of ``name (2)``, ``name (3)``, …, of which ``counts`` has the last."""
-    unused = name
-    while unused in taken:
-        counts[name] = counts.get(name, 1) + 1
-        unused = f"{name} ({counts[name]})"
-    return unused
 
 
 def _first_word(text: str) -> tuple[str, str]:
@@ -241,14 +236,7 @@ def _cells(text: str, attributes: int) -> list[str]:
     if "'" not in text and '"' not in text:
         cells = [cell.strip(_BLANK) for cell in text.split(",")]
     else:
-        cells, position = [], 0
-        while position < len(text):
-            match = _CELL.match(text, position)
-            if match is None:
-                what = f"a quote in {text[position : position + 40]!r} does not close"
-                raise DataError(f"{what}; close it, or write \\' inside quotes")
-            cells.append(match[1].strip(_BLANK))
-            position = match.end()
+        cells = [match[1].strip(_BLANK) for match in _matches(_CELL, text)]
         cells += [""] * text.endswith(",")
     if len(cells) != attributes:
         raise DataError(f"{len(cells)} values for {attributes} attributes; the row is cut short or too long")
@@ -261,7 +249,9 @@ def _sparse_cells(text: str, attributes: int) -> list[tuple[int, str]]:
     body = text[1:-1].strip(_BLANK)
     try:
         if "'" in body or '"' in body:
-            pairs = _quoted_sparse_cells(body)
+            pairs = [(_index(match[1]), match[2].strip(_BLANK)) for match in _matches(_SPARSE_CELL, body)]
+            if body.endswith(","):
+                raise ValueError(body)
         else:
             pairs = [(_index(index), cell) for index, cell in map(str.split, body.split(","))] if body else []
     except ValueError:
@@ -279,17 +269,16 @@ def _sparse_cells(text: str, attributes: int) -> list[tuple[int, str]]:
     return pairs
 
 
-def _quoted_sparse_cells(body: str) -> list[tuple[int, str]]:
-    pairs, position = [], 0
-    while position < len(body):
-        match = _SPARSE_CELL.match(body, position)
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield the cells of a row that has quotes."""
+    position = 0
+    while position < len(text):
+        match = pattern.match(text, position)
         if match is None:
-            raise ValueError(body)
-        pairs.append((_index(match[1]), match[2].strip(_BLANK)))
+            what = f"a quote in {text[position : position + 40]!r} does not close"
+            raise DataError(f"{what}; close it, or write \\' inside quotes")
+        yield match
         position = match.end()
-    if body.endswith(","):
-        raise ValueError(body)
-    return pairs
 
 
 def _index(token: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from os import fspath
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,11 @@ def read_libsvm(
     if base not in (None, 0, 1):
         raise ValueError(f"base must be 0 or 1, not {base!r}")
     if like is not None:
-        base, features, labels = _trained_base(path, like), len(like.feature_names), like.label_names
+        first_name = like.feature_names[0] if like.feature_names else ""
+        if first_name not in ("feature_0", "feature_1"):
+            what = f"the model's first input is {first_name!r}, not a numbered one"
+            raise DataError(f"{what}; use the format it was trained on", path)
+        base, features, labels = int(first_name[-1]), len(like.feature_names), like.label_names
     listed = map(str, range(labels) if isinstance(labels, int) else labels or ())
     columns = {name: column for column, name in enumerate(listed)}
 
@@ -252,11 +255,3 @@ def _in_order(names: Iterable[str]) -> list[str]:
     if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
-
-
-def _trained_base(path: AnyPath, like: Like) -> int:
-    first = like.feature_names[0] if like.feature_names else ""
-    if first not in ("feature_0", "feature_1"):
-        what = f"the model's first input is {first!r}, not a numbered one"
-        raise DataError(f"{what}; use the format it was trained on", fspath(path))
-    return int(first[-1])

@@ -35,7 +35,6 @@ __all__ = [
     "frame_columns",
     "read_csv",
     "read_frame",
-    "read_frame_texts",
     "read_parquet",
     "read_texts",
     "stream_texts",
@@ -156,43 +155,39 @@ class LabelledTexts(NamedTuple):
     labels: LabelTable | None
 
 
-def read_frame_texts(frame: Any, column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
-    """Return what `read_texts` would read of a data frame."""
-    return _texts(_FRAME, column, _Wanted(labels), frame_columns(frame), range(1, len(frame) + 1))
-
-
-def read_texts(path: AnyPath, column: str, labels: str | Iterable[str] | None) -> LabelledTexts:
-    """Read a column of texts and the label columns of a CSV, TSV or Parquet table, and no others."""
-    (part,) = _parts(fspath(path), None)
-    return _texts(path, column, _Wanted(labels), *part)
-
-
 def stream_texts(
-    path: AnyPath, column: str, label_names: Sequence[str], rows: int
+    table: Any,
+    column: str,
+    labels: str | Iterable[str] | None = None,
+    like: Like | None = None,
+    size: int | None = None,
 ) -> Iterator[LabelledTexts]:
-    """Yield what `read_texts` reads, ``rows`` at a time, for a model of these labels."""
-    wanted = _Wanted(like=Like((), tuple(label_names)))
-    for part in _parts(fspath(path), rows):
-        yield _texts(path, column, wanted, *part)
+    """Yield a column of texts and the label columns of a table, and no others, ``size`` rows at a time.
+
+    The table is a CSV, TSV or Parquet file, or a data frame, which is always one part.
+    """
+    if hasattr(table, "columns"):
+        path = _FRAME
+        parts: Iterable[Part] = [(frame_columns(table), range(1, len(table) + 1))]
+    else:
+        path = fspath(table)
+        is_parquet = path.lower().endswith((".parquet", ".pq"))
+        parts = _parquet_parts(path, size) if is_parquet else _csv_parts(path, size)
+    for columns, lines in parts:
+        if column not in columns:
+            some = ", ".join(map(repr, list(columns)[:8]))
+            raise DataError(f"there is no column {column!r} of texts; there are {some}", path, 1)
+        for line, cell in zip(lines, columns[column], strict=True):
+            if not str(cell or "").strip():
+                raise DataError(f"the text in {column!r} is empty; write one, or drop the row", path, line)
+        others = {name: cells for name, cells in columns.items() if name != column}
+        chosen = _label_columns(path, others, _Wanted(labels, like=like))
+        names, y = _label_matrix(path, chosen, others, lines)
+        yield LabelledTexts(list(map(str, columns[column])), LabelTable(y, names) if names else None)
 
 
-def _texts(
-    path: AnyPath, column: str, wanted: _Wanted, columns: Columns, lines: Sequence[int]
-) -> LabelledTexts:
-    if column not in columns:
-        some = ", ".join(map(repr, list(columns)[:8]))
-        raise DataError(f"there is no column {column!r} of texts; there are {some}", path, 1)
-    for line, cell in zip(lines, columns[column], strict=True):
-        if not str(cell or "").strip():
-            raise DataError(f"the text in {column!r} is empty; write one, or drop the row", path, line)
-    others = {name: cells for name, cells in columns.items() if name != column}
-    names, y = _label_matrix(path, _label_columns(path, others, wanted), others, lines)
-    return LabelledTexts(list(map(str, columns[column])), LabelTable(y, names) if names else None)
-
-
-def _parts(path: str, size: int | None) -> Iterator[Part]:
-    is_parquet = path.lower().endswith((".parquet", ".pq"))
-    return _parquet_parts(path, size) if is_parquet else _csv_parts(path, size)
+#: read the texts and labels of a whole table
+read_texts = whole(stream_texts)
 
 
 def _csv_parts(
