@@ -122,14 +122,8 @@ class _Clock(Tracker):
     def __init__(self) -> None:
         self.times = [time.perf_counter()]
 
-    def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        pass
-
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         self.times.append(time.perf_counter())
-
-    def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        pass
 
 
 def _trainer(loaded: Loaded, settings: Settings, device: str, seed: int) -> tuple[Trainer, _Clock]:

@@ -98,6 +98,14 @@ def test_candidates_are_the_truth_and_draws_by_chance(device, labels):
         assert torch.corrcoef(samples[:, 0].flatten(1).T[:50]).fill_diagonal_(0).abs().max() < 0.2
 
 
+@pytest.fixture
+def _tuples():
+    """Skip without what the step of AdamW takes: tuples of tensors."""
+    if not hasattr(pytest.importorskip("triton.language"), "tuple"):
+        pytest.skip("Triton before 3.3 does not pass tuples of tensors to a kernel")
+
+
+@pytest.mark.usefixtures("_tuples")
 @pytest.mark.parametrize("networks", [1, 3])
 @pytest.mark.parametrize("clip", [0.5, 1e9])
 def test_a_clipped_step(device, networks, clip):
@@ -119,6 +127,7 @@ def test_a_clipped_step(device, networks, clip):
         near(one, other, 1e-5)
 
 
+@pytest.mark.usefixtures("_tuples")
 @pytest.mark.filterwarnings("error")
 def test_kernels_are_tried_out_where_no_gradient_is_wanted(device):
     with torch.no_grad():

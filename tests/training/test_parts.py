@@ -168,6 +168,7 @@ def test_a_scheduler_steps_once_an_epoch(train, valid):
     assert [entry["lr"]["energy"] for entry in history] == [0.02, 0.01, 0.005, 0.0025]
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # SequentialLR's own, torch 2.6
 @every_scheduler
 def test_a_scheduler_is_resumed_bit_for_bit(scheduler, train, valid, tmp_path):
     whole = trainer(scheduler=scheduler)

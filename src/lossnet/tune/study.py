@@ -461,9 +461,6 @@ class _Report(Tracker):
     def __init__(self, trial: Trial, metric: str, stages: int) -> None:
         self._trial, self._metric, self._stages = trial, metric, stages
 
-    def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        pass
-
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         epoch, value = int(values["epoch"]), values[self._metric]
         self._stages -= epoch == 1  # now the number of those that follow
@@ -472,6 +469,3 @@ class _Report(Tracker):
         self._trial.report(value, epoch)
         if self._trial.should_prune():
             raise TrialPruned(f"pruned after epoch {epoch} with {self._metric} {value:.4f}")
-
-    def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        pass
