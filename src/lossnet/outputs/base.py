@@ -77,9 +77,9 @@ class Output(Kind, Generic[TargetT]):
         """
         return lambda target: target
 
-    @abstractmethod
     def matches(self, target: Target) -> bool:
-        """Whether prepared outputs are what this kind was fitted for."""
+        """Whether prepared outputs are what this kind was fitted for; by default, all of its class."""
+        return isinstance(target, self.target)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,9 +102,11 @@ class Output(Kind, Generic[TargetT]):
         return 1
 
     @property
-    @abstractmethod
     def logits(self) -> int:
-        """How many logits a network gives for an instance, position or pixel."""
+        """How many logits a network gives for an instance, position or pixel; by default one per name."""
+        if not self.names:
+            raise NotImplementedError(f"{type(self).__name__} has no names; define its logits")
+        return len(self.names)
 
     def task_net(self, source: Input[Any, Any], settings: Settings) -> nn.Module:
         """Return a network from inputs to logits."""

@@ -89,10 +89,6 @@ class Labels(Output[LabelTable]):
     def units(self, source: Input[Any, Any]) -> int:
         return len(self.label_names)
 
-    @property
-    def logits(self) -> int:
-        return len(self.label_names)
-
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Sum:
         encoder = source.network(settings, "instance", "energy")
         width = int(encoder.width)  # type: ignore[arg-type]

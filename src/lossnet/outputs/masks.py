@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, Target, write_mask
+from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, write_mask
 from lossnet.decoding import Decoder, Threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
@@ -58,9 +58,6 @@ class Masks(Output[MaskStack]):
         """Return masks ``(n, height, width)`` of 0 and 1, or 0 and 255."""
         target = MaskStack(y)
         return MaskData(source, target).target if isinstance(source, Pictures) else target
-
-    def matches(self, target: Target) -> bool:
-        return isinstance(target, MaskStack)
 
     @classmethod
     def describe(cls, parts: Sequence[MaskStack]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet, Target
+from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet
 from lossnet.data.schemes import detect, mark
 from lossnet.decoding import Decoder, Nearest
 from lossnet.energies import Chain, Sum, TagLM
@@ -76,9 +76,6 @@ class Tags(Output[TagColumn]):
         scheme = detect(_AllTags(targets)) if self.tag_set.scheme else None
         return lambda target: target.in_scheme(scheme).encoded(self.tag_set)
 
-    def matches(self, target: Target) -> bool:
-        return isinstance(target, TagColumn)
-
     @property
     def names(self) -> tuple[str, ...]:
         return self.tag_set.names
@@ -99,10 +96,6 @@ class Tags(Output[TagColumn]):
     @cached_property
     def _space(self) -> TagSpace:
         return TagSpace(len(self.names), self.names if self.tag_set.scheme else ())
-
-    @property
-    def logits(self) -> int:
-        return len(self.names)
 
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Sum:
         tags, hidden = len(self.names), settings.energy_hidden

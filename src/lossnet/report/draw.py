@@ -22,13 +22,16 @@ from lossnet.report.markup import Markup, tag
 
 __all__ = [
     "Line",
+    "Places",
     "draw_pixels",
     "heat_map",
     "image",
     "interval_chart",
     "line_chart",
     "pixel_places",
+    "png",
     "signed",
+    "ticks",
 ]
 
 #: rows and columns of pixels

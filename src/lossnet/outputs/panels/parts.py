@@ -45,10 +45,7 @@ def pair_tables(
 ) -> Markup:
     """Return tables of the pairs that the energy wants most, under the title ``wanted``, and least."""
     columns = []
-    for title, strongest in (
-        (wanted, pairs.strongest(PAIRS)),
-        ("Kept apart", pairs.strongest(PAIRS, wanted=False)),
-    ):
+    for title, together in ((wanted, True), ("Kept apart", False)):
         rows = [
             [
                 Cell(f"{names[pair.first]} {between} {names[pair.second]}"),
@@ -56,7 +53,7 @@ def pair_tables(
                 Cell(with_sign(pair.association)),
                 Cell(str(pair.together)),
             ]
-            for pair in strongest
+            for pair in pairs.strongest(PAIRS, together)
         ]
         columns.append(tag("div", tag("h3", title), table(heading, rows) if rows else tag("p", "No pair.")))
     return tag("div", *columns, class_="columns")
@@ -108,14 +105,11 @@ def score_table(
 
 def cards(evidence: Evidence, bodies: Mapping[int, Markup]) -> Markup:
     """Return examples by the numbers of their rows, each on a card."""
-    return tag(
-        "div",
-        *(
-            tag("article", tag("h3", f"{evidence.part} row {number}"), body, class_="card")
-            for number, body in bodies.items()
-        ),
-        class_="cards",
-    )
+    articles = [
+        tag("article", tag("h3", f"{evidence.part} row {number}"), body, class_="card")
+        for number, body in bodies.items()
+    ]
+    return tag("div", *articles, class_="cards")
 
 
 def strip(pictures: Iterable[tuple[str, Markup]]) -> Markup:
