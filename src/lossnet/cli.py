@@ -680,11 +680,11 @@ def _add_data_options(parser: _Parser) -> None:
 
 def _add_settings(parser: _Parser, note: str) -> None:
     """Add a flag for each setting, in its group, with type, bounds, default and help from `Settings`."""
-    from lossnet.settings import GROUPS, settings_in
+    from lossnet.settings import GROUPS, all_settings
 
     for group, about in GROUPS.items():
         title = parser.add_argument_group(f"{group} settings", f"{about}; {note}")
-        for one in settings_in(group):
+        for one in (one for one in all_settings().values() if one.group == group):
             choices = "{" + ",".join(get_args(one.type)) + "}" if get_args(one.type) else None
             metavar = choices or one.type.__name__.upper()
             title.add_argument(

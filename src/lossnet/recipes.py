@@ -16,16 +16,7 @@ import yaml
 
 from lossnet.settings import checked, of_type
 
-__all__ = [
-    "RecipeError",
-    "default_recipe",
-    "find_recipe",
-    "read_recipe",
-    "recipe_folder",
-    "recipe_names",
-    "recipe_names_of",
-    "recipe_settings",
-]
+__all__ = ["RecipeError", "find_recipe", "read_recipe", "recipe_names", "recipe_settings"]
 
 #: entries of a recipe beside settings
 NAMES = ("method", "loss")

@@ -36,27 +36,7 @@ from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = [
-    "Fitted",
-    "Run",
-    "carry_out",
-    "check_folder",
-    "check_unused",
-    "find_device",
-    "finish",
-    "fit",
-    "identity_of",
-    "measure",
-    "new_model",
-    "read",
-    "resolve",
-    "settled",
-    "source_of",
-    "train",
-    "trainer_of",
-    "tune_and_measure",
-    "versions",
-]
+__all__ = ["Fitted", "Run", "carry_out", "find_device", "fit", "read", "resolve", "train", "versions"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +180,12 @@ def resolve(run: Run) -> Run:
     >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
     ('seal', 'nce', 3, 12)
     """
+    method, loss, settings = settled(run)
+    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
+
+
+def settled(run: Run) -> tuple[str, str, Settings]:
+    """Return the method, loss and settings of a run, as `resolve` chooses them."""
     if run.settings is not None and (run.recipe or run.changes):
         raise ValueError("give settings, or a recipe and changes to it, not both")
     names = {} if run.recipe is None else recipe_names_of(run.recipe)
@@ -207,20 +193,9 @@ def resolve(run: Run) -> Run:
     own = names.get("loss") if names.get("method", method) == method else None
     loss = run.loss or own or default_loss(method)
     check_names(method, loss)
-    settings = run.settings
-    if settings is None:
-        settings = Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
-    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
-
-
-def settled(run: Run) -> tuple[str, str, Settings]:
-    """Return the method, loss and settings of a run, as `resolve` chooses them."""
-    if run.method is None or run.loss is None or run.settings is None:
-        run = resolve(run)
-    assert run.method is not None
-    assert run.loss is not None
-    assert run.settings is not None
-    return run.method, run.loss, run.settings
+    if run.settings is not None:
+        return method, loss, run.settings
+    return method, loss, Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
 
 
 def read(run: Run, data: Any = None) -> Loaded:

@@ -45,7 +45,7 @@ try:
         StorageInternalError,
         UpdateFinishedTrialError,
     )
-    from optuna.pruners import BasePruner, MedianPruner
+    from optuna.pruners import MedianPruner
     from optuna.samplers import TPESampler
     from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
     from optuna.trial import FrozenTrial, TrialState
@@ -65,6 +65,8 @@ __all__ = ["Found", "Search", "search"]
 HEARTBEAT, GRACE = 10, 60
 #: A trial that has lost more workers may be what kills them.
 RETRIES = 2
+#: ends trials whose best epoch is below the median of the others at the same epoch
+PRUNER = MedianPruner(n_startup_trials=5, n_warmup_steps=3)
 #: seconds that a worker gives the one that made the study to describe it
 _MAKING = 60.0
 
@@ -213,10 +215,10 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
     description = _description(wanted, space, data)
     try:
         study = optuna.create_study(
-            study_name=wanted.study, storage=storage, pruner=pruner(), direction="maximize"
+            study_name=wanted.study, storage=storage, pruner=PRUNER, direction="maximize"
         )
     except DuplicatedStudyError:
-        study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=pruner())
+        study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=PRUNER)
         patience = time.monotonic() + _MAKING
         while "description" not in study.user_attrs and time.monotonic() < patience:
             time.sleep(0.25)
@@ -450,19 +452,11 @@ class _Worker:
         return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
 
 
-def pruner() -> BasePruner:
-    """Return a pruner of trials whose best epoch is below the median of the others at the same epoch."""
-    return MedianPruner(n_startup_trials=5, n_warmup_steps=3)
-
-
 class _Report(Tracker):
     """A tracker that reports each epoch of the last stage to a trial, and ends a hopeless one."""
 
     def __init__(self, trial: Trial, metric: str, stages: int) -> None:
         self._trial, self._metric, self._stages = trial, metric, stages
-
-    def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        pass
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         epoch, value = int(values["epoch"]), values[self._metric]
@@ -472,6 +466,3 @@ class _Report(Tracker):
         self._trial.report(value, epoch)
         if self._trial.should_prune():
             raise TrialPruned(f"pruned after epoch {epoch} with {self._metric} {value:.4f}")
-
-    def finish(self, values: Mapping[str, float], completed: bool) -> None:
-        pass
