@@ -198,7 +198,7 @@ def captured(monkeypatch):
         metrics = {"valid": {"f1": 0.5}}
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
         result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
-        return lossnet.run.Outcome(result, None, None)
+        return result, None, None
 
     monkeypatch.setattr(lossnet.run, "carry_out", train)
     return runs
@@ -713,7 +713,7 @@ def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     monkeypatch.setattr(lossnet.run, "carry_out", lambda run: runs.append(run))
     monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(TypeError):
             cli.main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
     assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
         ("cross-entropy", "none", 0.005),

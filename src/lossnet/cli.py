@@ -151,17 +151,16 @@ def _train(options: Namespace) -> None:
             if launched_rank() is not None:
                 raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
             return _train_many(run, options)
-        outcome = carry_out(run)
+        result, model, data = carry_out(run)
     if launched_rank():
         return
-    result = outcome.result
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
         if options.report:
-            _report_of(output, options, {output: (outcome.model, outcome.data)})
+            _report_of(output, options, {output: (model, data)})
 
 
 @contextmanager

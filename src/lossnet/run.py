@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -116,19 +116,11 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     >>> train(run, data=(X, X > 0))["split"]
     'stratified(seed=0)'
     """
-    return carry_out(run, data).result
+    return carry_out(run, data)[0]
 
 
-class Outcome(NamedTuple):
-    """The content of ``result.json``, the model, and the data that it was trained on."""
-
-    result: dict[str, Any]
-    model: Model
-    data: Loaded
-
-
-def carry_out(run: Run, data: Any = None) -> Outcome:
-    """Train as `train` does, and return the model and the data as well."""
+def carry_out(run: Run, data: Any = None) -> tuple[dict[str, Any], Model, Loaded]:
+    """Train as `train` does; return the content of ``result.json``, the model and the data."""
     run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
     check_folder(run.output, run.resume)
@@ -138,7 +130,7 @@ def carry_out(run: Run, data: Any = None) -> Outcome:
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
         loaded = read(run, data)
         fitted = fit(run, loaded, follow=follow, processes=processes)
-        return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
+        return finish(run, loaded, fitted, processes), fitted.model, loaded
 
 
 def check_folder(output: Path | str | None, resume: bool = False) -> None:

@@ -30,17 +30,10 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting as it stands in `Settings`.
+    """A setting as it stands in `Settings`; its type is a builtin one or a ``Literal`` of words.
 
-    Args:
-        name: of the field; the flag is the same with hyphens.
-        type: ``int``, ``float``, ``bool``, ``str``, or a ``Literal`` of words.
-        default: its value unless given.
-        group: a key of `GROUPS`.
-        help: a line that says what it is.
-        bounds: what it must be, such as ``">= 0, < 1"``.
-        search: ``(low, high)``, where a search looks for it unless told otherwise.
-        stackable: whether runs that differ in it can be trained together.
+    ``bounds`` say what it must be, such as ``">= 0, < 1"``; ``search`` is ``(low, high)``, where a search
+    looks for it unless told otherwise; runs that differ in ``stackable`` settings can be trained together.
     """
 
     name: str
