@@ -614,7 +614,7 @@ def test_ctrl_c_then_resume_gives_the_same_model(table, tmp_path, capsys, monkey
 def test_ctrl_c_while_a_result_is_measured_says_how_to_go_on(table, tmp_path, capsys, monkeypatch, many):
     command = ["train", table, "--labels", "label_*", *TINY, *many, "--output", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr("lossnet.run.tune_and_measure", lambda *given: signal.raise_signal(signal.SIGINT))
+        patch.setattr("lossnet.run.measure", lambda *given: signal.raise_signal(signal.SIGINT))
         message = failed(command, capsys, status=130)
         assert f"progress is saved in {tmp_path / 'run'}" in message
         assert "--resume" in message

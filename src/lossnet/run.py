@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
@@ -284,9 +283,16 @@ def fit(
 
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
-    """Tune the threshold of a trained model and measure it."""
-    started = time.monotonic()
-    metrics = tune_and_measure(model, data, str(trainer.device))
+    """Tune the threshold of a trained model on valid; measure it there and, where it has labels, on test."""
+    started, device, output = time.monotonic(), trainer.device, model.task.output
+    relaxed, truth = model.probabilities(data.valid, device)
+    assert truth is not None
+    model.threshold = output.tune(relaxed, truth)
+    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
+    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
+        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
+    elif len(data.test):
+        metrics["test"] = model.measure(data.test, device)
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
 
@@ -378,25 +384,6 @@ def trainer_of(
         tracker=follow,
         processes=processes,
     )
-
-
-def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
-    """Return metrics on valid and, where it has labels, test; tune the model's threshold on valid."""
-    output = model.task.output
-    relaxed, truth = _predicted(model, data.valid, device)
-    model.threshold = output.tune(relaxed, truth)
-    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
-    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
-        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
-    elif len(data.test):
-        metrics["test"] = output.meter(model.threshold).measure(*_predicted(model, data.test, device))
-    return metrics
-
-
-def _predicted(model: Model, data: Dataset, device: str) -> tuple[Tensor, Tensor]:
-    relaxed, truth = model.probabilities(data, device)
-    assert truth is not None
-    return relaxed, truth
 
 
 def find_device(name: str) -> str:

@@ -39,7 +39,6 @@ class Range:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Return the value of this setting in a trial."""
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
@@ -59,7 +58,6 @@ class Choice:
         return value in self.values
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Return the value of this setting in a trial."""
         return trial.suggest_categorical(name, self.values)
 
 

@@ -49,13 +49,7 @@ try:
     from optuna.samplers import TPESampler
     from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
     from optuna.trial import FrozenTrial, TrialState
-    from sqlalchemy.exc import (
-        ArgumentError,
-        IntegrityError,
-        OperationalError,
-        ProgrammingError,
-        SQLAlchemyError,
-    )
+    from sqlalchemy import exc
 except ImportError as error:
     raise ImportError(f"tuning needs Optuna ({error.name} is missing): pip install 'lossnet[tune]'") from None
 
@@ -159,7 +153,7 @@ class _Storage(RDBStorage):
 
     def record_heartbeat(self, trial_id: int) -> None:
         # If it does not come back, the trial's own reports say so.
-        with suppress(StorageInternalError, SQLAlchemyError, UpdateFinishedTrialError):
+        with suppress(StorageInternalError, exc.SQLAlchemyError, UpdateFinishedTrialError):
             super().record_heartbeat(trial_id)
             self.set_trial_user_attr(trial_id, "worker", f"{socket.gethostname()}:{os.getpid()}")
 
@@ -179,10 +173,10 @@ def _storage(address: str) -> Iterator[RDBStorage]:
         finally:
             storage.remove_session()
             storage.engine.dispose()
-    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+    except (exc.SQLAlchemyError, StorageInternalError, ImportError) as error:
         cause = error.__cause__ or error
         reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
-        with suppress(ArgumentError):
+        with suppress(exc.ArgumentError):
             address = sqlalchemy.engine.make_url(address).render_as_string(hide_password=True)
         raise OSError(f"the storage {address} cannot be used ({reason})") from error
 
@@ -200,8 +194,8 @@ def _connected(url: str, tries: int = 5) -> RDBStorage:
                 grace_period=GRACE,
                 heartbeat_stale_trial_callback=_retry,
             )
-        except (ProgrammingError, IntegrityError, OperationalError, AssertionError) as error:
-            unreachable = isinstance(error, OperationalError) and "already exists" not in str(error)
+        except (exc.ProgrammingError, exc.IntegrityError, exc.OperationalError, AssertionError) as error:
+            unreachable = isinstance(error, exc.OperationalError) and "already exists" not in str(error)
             if unreachable or not tries:
                 raise
             time.sleep(0.5)
