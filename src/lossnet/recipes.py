@@ -52,11 +52,8 @@ def default_recipe(dataset: str, method: str, loss: str | None) -> Path | None:
     """
     if Path(dataset).name != dataset or dataset in ("", ".."):
         return None  # a path, not the name of a data set
-    for stem in (f"{method}-{loss}", method):
-        path = recipe_folder() / dataset / f"{stem}.yaml"
-        if path.is_file():
-            return path
-    return None
+    paths = (recipe_folder() / dataset / f"{stem}.yaml" for stem in (f"{method}-{loss}", method))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def find_recipe(name: str) -> Path:
