@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lossnet.settings import GROUPS, Settings, all_settings, checked, settings_in
+from lossnet.settings import GROUPS, Settings, all_settings, checked
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_value_out_of_bounds_is_an_error_that_says_the_bounds(values, message)
 
 def test_every_setting_has_one_group_and_a_line_of_help():
     names = [field.name for field in dataclasses.fields(Settings)]
-    assert [one.name for group in GROUPS for one in settings_in(group)] == names
+    assert [one.name for group in GROUPS for one in all_settings().values() if one.group == group] == names
     for one in all_settings().values():
         assert one.help
         assert not one.help.endswith(".")

@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
 
@@ -151,17 +152,16 @@ def _train(options: Namespace) -> None:
             if launched_rank() is not None:
                 raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
             return _train_many(run, options)
-        outcome = carry_out(run)
+        result, model, data = carry_out(run)
     if launched_rank():
         return
-    result = outcome.result
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     if output is not None:
         _print(f"result, model and history are in {output}")
         if options.report:
-            _report_of(output, options, {output: (outcome.model, outcome.data)})
+            _report_of(output, options, {output: (model, data)})
 
 
 @contextmanager
@@ -313,7 +313,7 @@ def _evaluate(options: Namespace) -> None:
     if options.split is None and model.task.input.streams(options.data):
         metrics = {"all rows": stream.evaluate(model, options.data, device)}
     else:
-        metrics = {name: _measured(model, part, device) for name, part in _parts(model, options).items()}
+        metrics = {name: model.measure(part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options.others)} more" if options.others else ""
     _show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
@@ -328,13 +328,6 @@ def _loaded(options: Namespace) -> Predictor:
 
     model = load(options.model)
     return Ensemble([model, *map(load, options.others)]) if options.others else model
-
-
-def _measured(model: Predictor, part: Examples, device: str) -> dict[str, float]:
-    relaxed, truth = model.probabilities(part, device)
-    if truth is None:
-        raise ValueError(f"the data have no {model.task.output.kind} to compare with")
-    return model.task.output.meter(model.threshold).measure(relaxed, truth)
 
 
 def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
@@ -680,33 +673,30 @@ def _add_data_options(parser: _Parser) -> None:
 
 def _add_settings(parser: _Parser, note: str) -> None:
     """Add a flag for each setting, in its group, with type, bounds, default and help from `Settings`."""
-    from lossnet.settings import GROUPS, settings_in
+    from lossnet.settings import GROUPS, all_settings
 
     for group, about in GROUPS.items():
         title = parser.add_argument_group(f"{group} settings", f"{about}; {note}")
-        for one in settings_in(group):
+        for one in (one for one in all_settings().values() if one.group == group):
             choices = "{" + ",".join(get_args(one.type)) + "}" if get_args(one.type) else None
             metavar = choices or one.type.__name__.upper()
             title.add_argument(
                 "--" + one.name.replace("_", "-"),
-                type=_typed(one.name),
+                type=partial(_setting, one.name),
                 default=argparse.SUPPRESS,
                 metavar=metavar,
                 help=f"{one.help} (default: {one.default})".replace("%", "%%"),
             )
 
 
-def _typed(name: str) -> Callable[[str], Any]:
-    """Return a function that reads a setting from the command line."""
+def _setting(name: str, text: str) -> Any:
+    """Return the value of a setting from the command line."""
     from lossnet.settings import from_text
 
-    def read(text: str) -> Any:
-        try:
-            return from_text(name, text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
+    try:
+        return from_text(name, text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _print(what: Any) -> None:

@@ -22,14 +22,12 @@ import copy
 import io
 import json
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import lossnet
@@ -70,12 +68,14 @@ def export(model: Model, path: Path | str) -> float:
         raise ValueError(
             f"{what}; train a task net to export it (cross-entropy, seal, implicit, infnet-plus)"
         )
-    exported = _Exported(model)
-    proto = onnx.load_from_string(_traced(exported))
-    onnx.helper.set_model_props(proto, exported.metadata())
+    if not model.task.input.exported_name:
+        raise ValueError(f"models of {model.task.input.summary} cannot be exported")
+    model.method.to("cpu").eval()
+    proto = onnx.load_from_string(_traced(model))
+    onnx.helper.set_model_props(proto, _metadata(model))
     onnx.checker.check_model(proto)
     content = proto.SerializeToString()
-    difference = _largest_difference(onnxruntime, content, exported)
+    difference = _largest_difference(onnxruntime, content, model)
     if not difference <= TOLERANCE:
         what = f"ONNX Runtime's probabilities differ from PyTorch's by up to {difference:.2g}"
         raise ValueError(f"{what}, more than {TOLERANCE:g}: {path} is not written")
@@ -83,39 +83,41 @@ def export(model: Model, path: Path | str) -> float:
     return difference
 
 
-def _traced(exported: _Exported) -> bytes:
+def _traced(model: Model) -> bytes:
     """Return the bytes of the ONNX file, by tracing.
 
     PyTorch's newer exporter unrolls an LSTM for sentences of one length; the traced one stays an LSTM.
     """
-    stream = io.BytesIO()
-    (example,) = (torch.from_numpy(inputs) for inputs in exported.inputs(2, 0))
+    stream, source, level = io.BytesIO(), model.task.input, model.task.output.level
+    (example,) = map(torch.from_numpy, source.examples(model.settings, level, 2, 0))
+    axes = source.exported_axes(model.settings, level)
     # Layers may store weights in another form than their parameters', so the file has them as constants.
-    constant = copy.deepcopy(exported).eval().requires_grad_(False)
+    constant = copy.deepcopy(_Exported(model)).eval().requires_grad_(False)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             constant,
             (example,),
             stream,  # type: ignore[arg-type]
-            input_names=[exported.name],
+            input_names=[source.exported_name],
             output_names=[OUTPUT],
-            dynamic_axes=exported.axes(),
+            dynamic_axes={source.exported_name: axes, OUTPUT: {0: "batch"} if level == "instance" else axes},
             opset_version=_OPSET,
             dynamo=False,
         )
     return stream.getvalue()
 
 
-def _largest_difference(runtime: Any, content: bytes, exported: _Exported) -> float:
-    options = runtime.SessionOptions()
+def _largest_difference(runtime: Any, content: bytes, model: Model) -> float:
+    task, options = model.task, runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     largest = 0.0
     for seed, batch in enumerate(_BATCHES):
-        for inputs in exported.inputs(batch, seed):
-            (output,) = session.run([OUTPUT], {exported.name: inputs})
-            wanted = exported.expected(inputs)
+        for inputs in task.input.examples(model.settings, task.output.level, batch, seed):
+            (output,) = session.run([OUTPUT], {task.input.exported_name: inputs})
+            relaxed, _ = model.probabilities(_Raw(*task.exported(torch.from_numpy(inputs))))
+            wanted = relaxed.float().numpy()
             if output.shape != wanted.shape:
                 raise ValueError(f"ONNX Runtime gives the shape {output.shape}, PyTorch {wanted.shape}")
             gap = np.abs(output - wanted).max(initial=0.0)
@@ -123,54 +125,35 @@ def _largest_difference(runtime: Any, content: bytes, exported: _Exported) -> fl
     return largest
 
 
+def _metadata(model: Model) -> dict[str, str]:
+    task, (method, loss) = model.task, model.names
+    described = {**task.input.described(model.settings, task.output.level), **task.output.described()}
+    return {
+        "lossnet_version": lossnet.__version__,
+        "kind": task.output.kind,
+        "method": method,
+        "loss": loss,
+        "threshold": repr(model.threshold),
+        "input": task.input.exported_name,
+        "output": OUTPUT,
+        **{name: json.dumps(value) for name, value in described.items()},
+    }
+
+
 class _Exported(nn.Module):
     """The module that is exported: from raw inputs to probabilities."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.method = model.method.to("cpu").eval()
-        self._model, self._task, self._settings = model, model.task, model.settings
-        self._level, self.name = model.task.output.level, model.task.input.exported_name
-        if not self.name:
-            raise ValueError(f"models of {self._task.input.summary} cannot be exported")
+        self.method, self._task, self._settings = model.method, model.task, model.settings
 
     def forward(self, x: Tensor) -> Tensor:
         read, mask = self._task.exported(x)
 
         def predict(inputs: Tensor) -> Tensor:
-            probabilities: Tensor = self.method.predict(inputs, mask)
-            return probabilities
+            return self.method.predict(inputs, mask)
 
         return self._task.output.exported(predict, read, self._task.input, self._settings)
-
-    def axes(self) -> dict[str, dict[int, str]]:
-        """Return the names of axes that may have any size, of the input and of the output."""
-        axes = self._task.input.exported_axes(self._settings, self._level)
-        return {self.name: axes, OUTPUT: {0: "batch"} if self._level == "instance" else axes}
-
-    def inputs(self, batch: int, seed: int) -> Iterator[NDArray[Any]]:
-        """Yield random inputs of that batch size."""
-        yield from self._task.input.examples(self._settings, self._level, batch, seed)
-
-    def expected(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the model's own probabilities."""
-        relaxed, _ = self._model.probabilities(_Raw(*self._task.exported(torch.from_numpy(inputs))))
-        return np.asarray(relaxed.numpy(), dtype=np.float32)
-
-    def metadata(self) -> dict[str, str]:
-        """Return the metadata of the file."""
-        task, (method, loss) = self._task, self._model.names
-        described = {**task.input.described(self._settings, self._level), **task.output.described()}
-        return {
-            "lossnet_version": lossnet.__version__,
-            "kind": task.output.kind,
-            "method": method,
-            "loss": loss,
-            "threshold": repr(self._model.threshold),
-            "input": self.name,
-            "output": OUTPUT,
-            **{name: json.dumps(value) for name, value in described.items()},
-        }
 
 
 @dataclass(frozen=True)

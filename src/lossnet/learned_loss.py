@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ class LearnedLoss(nn.Module):
             with self.energy.frozen():
                 loss = self.task_loss(prediction, batch.y, energy, batch.weight)
         if loss.requires_grad:
-            loss.register_hook(self._order_check())
+            loss.register_hook(partial(self._check_order, self._steps_taken))
         return loss
 
     def step(
@@ -203,18 +204,13 @@ class LearnedLoss(nn.Module):
         batch = Batch(tree_map(convert, x), y.detach().to(dtype), mask, weight)
         return batch, Prediction(self.space, logits.to(dtype), mask)
 
-    def _order_check(self) -> Callable[[Tensor], None]:
-        """Return a hook of a loss that raises if the energy has changed before its ``backward()``."""
-        then = self._steps_taken
-
-        def check(gradient: Tensor) -> None:
-            if self._steps_taken != then:
-                raise RuntimeError(
-                    "criterion.step() has changed the energy that this loss was computed with; "
-                    "call backward() before criterion.step()"
-                )
-
-        return check
+    def _check_order(self, steps_taken: int, gradient: Tensor) -> None:
+        """Raise a RuntimeError if the energy has changed since a loss was computed, before its backward."""
+        if self._steps_taken != steps_taken:
+            raise RuntimeError(
+                "criterion.step() has changed the energy that this loss was computed with; "
+                "call backward() before criterion.step()"
+            )
 
 
 def _optimizer(

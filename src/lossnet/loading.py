@@ -118,16 +118,16 @@ def load(
         standardise = not getattr(examples.source, "is_sparse", False)
         made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
         raw = split_data(made, examples, None, split, seed)
-    known, sources = raw.entry, [part.source for part in raw.parts]
-    fitting, kind = Fitting(), kind_for(sources[0], Input)
+    fitting, known, sources = Fitting(), raw.entry, [part.source for part in raw.parts]
     if task is None:
-        fitting = kind.fitting(known, sources[0], data_dir, features, embeddings)
+        kind = kind_for(sources[0], Input)
+        fitting = kind.fitting(known, sources, data_dir, features, embeddings)
         task = Task.fit(raw.parts, fitting)
     train, valid, test = task.prepare(raw.parts)
     beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
     content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
-    coverage, name, about = kind.coverage(sources, fitting), known.name, known.description
-    return Loaded(name, about, train, valid, test, task, raw.split_name, coverage, content)
+    name, about, split_name = known.name, known.description, raw.split_name
+    return Loaded(name, about, train, valid, test, task, split_name, fitting.coverage, content)
 
 
 def _collected(data: Any, labels: Any, words: str | None) -> Examples:

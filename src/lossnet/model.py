@@ -79,7 +79,6 @@ class Model(Predictor):
     def probabilities(
         self, data: Dataset, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor | None]:
-        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
         self.method.to(device).eval()
         views = self.task.views(self.settings)
         whole = self._predict if views is None else views.averaged(self._predict)

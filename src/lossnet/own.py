@@ -59,11 +59,9 @@ class OwnParts:
         return [name for name in ("task_net", "energy") if getattr(self, name) is not None]
 
     def make_task_net(self, task: Task) -> nn.Module:
-        """Return a new task net."""
         return _make(self.task_net, task, "task_net")
 
     def make_energy(self, task: Task) -> Energy:
-        """Return a new energy."""
         energy = _make(self.energy, task, "energy")
         if not isinstance(energy, Energy):
             energy = Scorer(energy)

@@ -67,6 +67,13 @@ class Predictor(ABC):
         decoder = self.decoder(decode)
         return decoder(torch.from_numpy(self.predict_proba(x, device))).numpy().astype(np.uint8)
 
+    def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:
+        """Return metrics on prepared data, with the tuned threshold."""
+        relaxed, truth = self.probabilities(data, device)
+        if truth is None:
+            raise ValueError(f"the data have no {self.task.output.kind} to compare with")
+        return self.task.output.meter(self.threshold).measure(relaxed, truth)
+
     def decoder(self, decode: str | Decoder | None = None) -> Decoder:
         """Return a decoder by its name, the default one for None."""
         if decode is None or isinstance(decode, str):

@@ -16,16 +16,7 @@ import yaml
 
 from lossnet.settings import checked, of_type
 
-__all__ = [
-    "RecipeError",
-    "default_recipe",
-    "find_recipe",
-    "read_recipe",
-    "recipe_folder",
-    "recipe_names",
-    "recipe_names_of",
-    "recipe_settings",
-]
+__all__ = ["RecipeError", "find_recipe", "read_recipe", "recipe_names", "recipe_settings"]
 
 #: entries of a recipe beside settings
 NAMES = ("method", "loss")
@@ -61,11 +52,8 @@ def default_recipe(dataset: str, method: str, loss: str | None) -> Path | None:
     """
     if Path(dataset).name != dataset or dataset in ("", ".."):
         return None  # a path, not the name of a data set
-    for stem in (f"{method}-{loss}", method):
-        path = recipe_folder() / dataset / f"{stem}.yaml"
-        if path.is_file():
-            return path
-    return None
+    paths = (recipe_folder() / dataset / f"{stem}.yaml" for stem in (f"{method}-{loss}", method))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def find_recipe(name: str) -> Path:

@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
@@ -36,27 +35,7 @@ from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = [
-    "Fitted",
-    "Run",
-    "carry_out",
-    "check_folder",
-    "check_unused",
-    "find_device",
-    "finish",
-    "fit",
-    "identity_of",
-    "measure",
-    "new_model",
-    "read",
-    "resolve",
-    "settled",
-    "source_of",
-    "train",
-    "trainer_of",
-    "tune_and_measure",
-    "versions",
-]
+__all__ = ["Fitted", "Run", "carry_out", "find_device", "fit", "read", "resolve", "train", "versions"]
 
 
 @dataclass(frozen=True)
@@ -136,19 +115,11 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     >>> train(run, data=(X, X > 0))["split"]
     'stratified(seed=0)'
     """
-    return carry_out(run, data).result
+    return carry_out(run, data)[0]
 
 
-class Outcome(NamedTuple):
-    """The content of ``result.json``, the model, and the data that it was trained on."""
-
-    result: dict[str, Any]
-    model: Model
-    data: Loaded
-
-
-def carry_out(run: Run, data: Any = None) -> Outcome:
-    """Train as `train` does, and return the model and the data as well."""
+def carry_out(run: Run, data: Any = None) -> tuple[dict[str, Any], Model, Loaded]:
+    """Train as `train` does; return the content of ``result.json``, the model and the data."""
     run = resolve(run)
     device = find_device(run.device)  # before data are read: it may not be there
     check_folder(run.output, run.resume)
@@ -158,7 +129,7 @@ def carry_out(run: Run, data: Any = None) -> Outcome:
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
         loaded = read(run, data)
         fitted = fit(run, loaded, follow=follow, processes=processes)
-        return Outcome(finish(run, loaded, fitted, processes), fitted.model, loaded)
+        return finish(run, loaded, fitted, processes), fitted.model, loaded
 
 
 def check_folder(output: Path | str | None, resume: bool = False) -> None:
@@ -200,6 +171,12 @@ def resolve(run: Run) -> Run:
     >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
     ('seal', 'nce', 3, 12)
     """
+    method, loss, settings = settled(run)
+    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
+
+
+def settled(run: Run) -> tuple[str, str, Settings]:
+    """Return the method, loss and settings of a run, as `resolve` chooses them."""
     if run.settings is not None and (run.recipe or run.changes):
         raise ValueError("give settings, or a recipe and changes to it, not both")
     names = {} if run.recipe is None else recipe_names_of(run.recipe)
@@ -207,20 +184,9 @@ def resolve(run: Run) -> Run:
     own = names.get("loss") if names.get("method", method) == method else None
     loss = run.loss or own or default_loss(method)
     check_names(method, loss)
-    settings = run.settings
-    if settings is None:
-        settings = Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
-    return dataclasses.replace(run, method=method, loss=loss, settings=settings, recipe=None, changes={})
-
-
-def settled(run: Run) -> tuple[str, str, Settings]:
-    """Return the method, loss and settings of a run, as `resolve` chooses them."""
-    if run.method is None or run.loss is None or run.settings is None:
-        run = resolve(run)
-    assert run.method is not None
-    assert run.loss is not None
-    assert run.settings is not None
-    return run.method, run.loss, run.settings
+    if run.settings is not None:
+        return method, loss, run.settings
+    return method, loss, Settings.of({**recipe_settings(run.data, method, loss, run.recipe), **run.changes})
 
 
 def read(run: Run, data: Any = None) -> Loaded:
@@ -317,9 +283,16 @@ def fit(
 
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
-    """Tune the threshold of a trained model and measure it."""
-    started = time.monotonic()
-    metrics = tune_and_measure(model, data, str(trainer.device))
+    """Tune the threshold of a trained model on valid; measure it there and, where it has labels, on test."""
+    started, device, output = time.monotonic(), trainer.device, model.task.output
+    relaxed, truth = model.probabilities(data.valid, device)
+    assert truth is not None
+    model.threshold = output.tune(relaxed, truth)
+    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
+    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
+        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
+    elif len(data.test):
+        metrics["test"] = model.measure(data.test, device)
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.steps_taken, seconds)
 
@@ -411,25 +384,6 @@ def trainer_of(
         tracker=follow,
         processes=processes,
     )
-
-
-def tune_and_measure(model: Model, data: Loaded, device: str) -> dict[str, dict[str, float]]:
-    """Return metrics on valid and, where it has labels, test; tune the model's threshold on valid."""
-    output = model.task.output
-    relaxed, truth = _predicted(model, data.valid, device)
-    model.threshold = output.tune(relaxed, truth)
-    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
-    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
-        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
-    elif len(data.test):
-        metrics["test"] = output.meter(model.threshold).measure(*_predicted(model, data.test, device))
-    return metrics
-
-
-def _predicted(model: Model, data: Dataset, device: str) -> tuple[Tensor, Tensor]:
-    relaxed, truth = model.probabilities(data, device)
-    assert truth is not None
-    return relaxed, truth
 
 
 def find_device(name: str) -> str:

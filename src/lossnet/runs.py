@@ -101,7 +101,11 @@ def train_many(
         return []
     say = say or (lambda line: print(line, file=sys.stderr))
     runs = [resolve(run) for run in runs]
-    _check_folders(runs)
+    if any(source_of(run) != source_of(runs[0]) for run in runs):
+        raise ValueError("runs that are trained together must be on the same data, split and labels")
+    for run in runs:
+        check_unused(run.output, run.resume, several=True)
+        check_folder(run.output, run.resume)
     find_device(runs[0].device)
     results: dict[int, dict[str, Any]] = {}
     groups: dict[str, list[int]] = {}
@@ -135,15 +139,6 @@ def train_many(
         named = "; ".join(f"{titles[index]}: {error}" for index, error in diverged.items())
         raise NonFiniteLoss(f"{len(diverged)} of {len(runs)} runs diverged ({named})")
     return [results[index] for index in range(len(runs))]
-
-
-def _check_folders(runs: Sequence[Run]) -> None:
-    """Raise a ValueError for runs on different data, and for folders that are in use."""
-    if any(source_of(run) != source_of(runs[0]) for run in runs):
-        raise ValueError("runs that are trained together must be on the same data, split and labels")
-    for run in runs:
-        check_unused(run.output, run.resume, several=True)
-        check_folder(run.output, run.resume)
 
 
 def _values(run: Run) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "from_text", "settings_in"]
+__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "from_text"]
 
 #: the groups of settings, in order, and what each is about
 GROUPS = {
@@ -30,17 +30,10 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting as it stands in `Settings`.
+    """A setting as it stands in `Settings`; its type is a builtin one or a ``Literal`` of words.
 
-    Args:
-        name: of the field; the flag is the same with hyphens.
-        type: ``int``, ``float``, ``bool``, ``str``, or a ``Literal`` of words.
-        default: its value unless given.
-        group: a key of `GROUPS`.
-        help: a line that says what it is.
-        bounds: what it must be, such as ``">= 0, < 1"``.
-        search: ``(low, high)``, where a search looks for it unless told otherwise.
-        stackable: whether runs that differ in it can be trained together.
+    ``bounds`` say what it must be, such as ``">= 0, < 1"``; ``search`` is ``(low, high)``, where a search
+    looks for it unless told otherwise; runs that differ in ``stackable`` settings can be trained together.
     """
 
     name: str
@@ -250,20 +243,6 @@ def all_settings() -> dict[str, Setting]:
     }
 
 
-def settings_in(group: str) -> tuple[Setting, ...]:
-    """Return the settings of a group, in order.
-
-    >>> [one.name for one in settings_in("words")]
-    ['features', 'tune_embeddings']
-    >>> settings_in("sound")
-    Traceback (most recent call last):
-    ValueError: no group of settings 'sound'; there are training, network, energy, ...
-    """
-    if group not in GROUPS:
-        raise ValueError(f"no group of settings {group!r}; there are {', '.join(GROUPS)}")
-    return tuple(one for one in all_settings().values() if one.group == group)
-
-
 def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings that a user wrote, converted to their types; combinations are not checked.
 
@@ -318,11 +297,5 @@ def values_from_text(name: str, text: str) -> list[Any]:
     return values
 
 
-Settings.__doc__ = "\n".join(
-    [
-        str(Settings.__doc__),
-        "\n    Args:",
-        *(f"        {one.name}: {one.help}." for one in all_settings().values()),
-        "    ",
-    ]
-)
+_ARGUMENTS = "".join(f"        {one.name}: {one.help}.\n" for one in all_settings().values())
+Settings.__doc__ = f"{Settings.__doc__}\n\n    Args:\n{_ARGUMENTS}    "

@@ -189,7 +189,7 @@ def test_a_trial_that_runs_out_of_memory_counts_and_the_search_goes_on(make_run,
 
 
 def test_hopeless_trials_end_early_by_their_last_stage():
-    before = optuna.create_study(direction="maximize", pruner=study.pruner())
+    before = optuna.create_study(direction="maximize", pruner=study.PRUNER)
     for _ in range(5):
         good = optuna.create_trial(value=0.9, intermediate_values=dict.fromkeys(range(1, 9), 0.9))
         before.add_trial(good)

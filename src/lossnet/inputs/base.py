@@ -50,12 +50,14 @@ class Fitting:
         features: what networks see of tokens beside the word; see `Lexicon`.
         tables: word vectors.
         clusters: Brown clusters of words.
+        coverage: how much of the text each table covers.
     """
 
     standardise: bool = False
     features: tuple[str, ...] = ()
     tables: Sequence[Embeddings] = ()
     clusters: Mapping[str, str] = field(default_factory=dict)
+    coverage: tuple[Coverage, ...] = ()
 
 
 class Part(NamedTuple):
@@ -122,7 +124,7 @@ class Input(Kind, Generic[SourceT, Item]):
     def fitting(
         cls,
         entry: Entry,
-        train: SourceT,
+        parts: Sequence[SourceT],
         data_dir: AnyPath | None,
         features: str | None,
         embeddings: Sequence[AnyPath] | None,
@@ -132,11 +134,6 @@ class Input(Kind, Generic[SourceT, Item]):
             what = "has no sentences; features= and embeddings= (--features, --embeddings) are for those"
             raise DataError(f"{entry.name!r} {what}")
         return Fitting(standardise=entry.standardise)
-
-    @classmethod
-    def coverage(cls, parts: Sequence[SourceT], fitting: Fitting) -> tuple[Coverage, ...]:
-        """Return how much of the text of all parts each table of word vectors covers."""
-        return ()
 
     @classmethod
     @abstractmethod

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import (
-    Coverage,
     DataError,
     Examples,
     Lexicon,
@@ -82,21 +81,18 @@ class Words(Input[Sentences, Sentences]):
     def fitting(
         cls,
         entry: Entry,
-        train: Sentences,
+        parts: Sequence[Sentences],
         data_dir: AnyPath | None,
         features: str | None,
         embeddings: Sequence[AnyPath] | None,
     ) -> Fitting:
         paths = find_embeddings(entry, data_dir) if embeddings is None else embeddings
         tables = [read_embeddings(path) for path in paths]
-        chosen = _token_features(entry, train, features)
+        chosen = _token_features(entry, parts[0], features)
         clusters = find_clusters(entry, data_dir) if set(chosen) & set(BROWN) else {}
-        return Fitting(features=chosen, tables=tables, clusters=clusters)
-
-    @classmethod
-    def coverage(cls, parts: Sequence[Sentences], fitting: Fitting) -> tuple[Coverage, ...]:
         tokens = [token for part in parts for sentence in part.tokens for token in sentence]
-        return tuple(table.coverage(tokens) for table in fitting.tables)
+        coverage = tuple(table.coverage(tokens) for table in tables)
+        return Fitting(features=chosen, tables=tables, clusters=clusters, coverage=coverage)
 
     @classmethod
     def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Words:

@@ -20,8 +20,8 @@ __all__ = ["Choice", "Dimension", "Range", "default_space", "parse"]
 class Range:
     """Numbers from ``low`` to ``high``, both included, evenly or by their logarithm; ``whole`` ones if asked.
 
-    >>> Range(1e-4, 1e-2, log=True).including(0.05)
-    Range(low=0.0001, high=0.05, log=True, whole=False)
+    >>> 0.05 in Range(1e-4, 1e-2, log=True)
+    False
     """
 
     low: float
@@ -39,16 +39,9 @@ class Range:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Return the value of this setting in a trial."""
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
-
-    def including(self, value: float) -> Range:
-        """Return the range widened to include a value, if its logarithm exists where that is needed."""
-        if self.log and value <= 0:
-            return self
-        return Range(min(self.low, value), max(self.high, value), self.log, self.whole)
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,6 @@ class Choice:
         return value in self.values
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """Return the value of this setting in a trial."""
         return trial.suggest_categorical(name, self.values)
 
 
@@ -101,8 +93,9 @@ def default_space(method: str, loss: str, settings: Settings, task: Task) -> dic
     for name, setting in known.items():
         ends = special.get(name, setting.search)
         if name in names and ends is not None:
-            around = Range(*ends, log=ends[0] > 0, whole=setting.type is int)
-            space[name] = around.including(getattr(settings, name))
+            log, value = ends[0] > 0, getattr(settings, name)
+            around = (*ends, value) if value > 0 or not log else ends
+            space[name] = Range(min(around), max(around), log, whole=setting.type is int)
     if settings.implicit_every > 1 and "energy_steps" in space:  # the implicit term needs a step to be in
         low, steps = settings.implicit_every, space["energy_steps"]
         space["energy_steps"] = replace(steps, low=low, high=max(steps.high, low + 1))

@@ -45,17 +45,11 @@ try:
         StorageInternalError,
         UpdateFinishedTrialError,
     )
-    from optuna.pruners import BasePruner, MedianPruner
+    from optuna.pruners import MedianPruner
     from optuna.samplers import TPESampler
     from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
     from optuna.trial import FrozenTrial, TrialState
-    from sqlalchemy.exc import (
-        ArgumentError,
-        IntegrityError,
-        OperationalError,
-        ProgrammingError,
-        SQLAlchemyError,
-    )
+    from sqlalchemy import exc
 except ImportError as error:
     raise ImportError(f"tuning needs Optuna ({error.name} is missing): pip install 'lossnet[tune]'") from None
 
@@ -65,6 +59,8 @@ __all__ = ["Found", "Search", "search"]
 HEARTBEAT, GRACE = 10, 60
 #: A trial that has lost more workers may be what kills them.
 RETRIES = 2
+#: ends trials whose best epoch is below the median of the others at the same epoch
+PRUNER = MedianPruner(n_startup_trials=5, n_warmup_steps=3)
 #: seconds that a worker gives the one that made the study to describe it
 _MAKING = 60.0
 
@@ -157,7 +153,7 @@ class _Storage(RDBStorage):
 
     def record_heartbeat(self, trial_id: int) -> None:
         # If it does not come back, the trial's own reports say so.
-        with suppress(StorageInternalError, SQLAlchemyError, UpdateFinishedTrialError):
+        with suppress(StorageInternalError, exc.SQLAlchemyError, UpdateFinishedTrialError):
             super().record_heartbeat(trial_id)
             self.set_trial_user_attr(trial_id, "worker", f"{socket.gethostname()}:{os.getpid()}")
 
@@ -177,10 +173,10 @@ def _storage(address: str) -> Iterator[RDBStorage]:
         finally:
             storage.remove_session()
             storage.engine.dispose()
-    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+    except (exc.SQLAlchemyError, StorageInternalError, ImportError) as error:
         cause = error.__cause__ or error
         reason = " ".join(str(getattr(cause, "orig", None) or cause).split())
-        with suppress(ArgumentError):
+        with suppress(exc.ArgumentError):
             address = sqlalchemy.engine.make_url(address).render_as_string(hide_password=True)
         raise OSError(f"the storage {address} cannot be used ({reason})") from error
 
@@ -198,8 +194,8 @@ def _connected(url: str, tries: int = 5) -> RDBStorage:
                 grace_period=GRACE,
                 heartbeat_stale_trial_callback=_retry,
             )
-        except (ProgrammingError, IntegrityError, OperationalError, AssertionError) as error:
-            unreachable = isinstance(error, OperationalError) and "already exists" not in str(error)
+        except (exc.ProgrammingError, exc.IntegrityError, exc.OperationalError, AssertionError) as error:
+            unreachable = isinstance(error, exc.OperationalError) and "already exists" not in str(error)
             if unreachable or not tries:
                 raise
             time.sleep(0.5)
@@ -213,10 +209,10 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
     description = _description(wanted, space, data)
     try:
         study = optuna.create_study(
-            study_name=wanted.study, storage=storage, pruner=pruner(), direction="maximize"
+            study_name=wanted.study, storage=storage, pruner=PRUNER, direction="maximize"
         )
     except DuplicatedStudyError:
-        study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=pruner())
+        study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=PRUNER)
         patience = time.monotonic() + _MAKING
         while "description" not in study.user_attrs and time.monotonic() < patience:
             time.sleep(0.25)
@@ -448,11 +444,6 @@ class _Worker:
         settings = dataclasses.asdict(self.settings) | best["settings"]
         recipe = {"method": run.method, "loss": run.loss, **settings}
         return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
-
-
-def pruner() -> BasePruner:
-    """Return a pruner of trials whose best epoch is below the median of the others at the same epoch."""
-    return MedianPruner(n_startup_trials=5, n_warmup_steps=3)
 
 
 class _Report(Tracker):
