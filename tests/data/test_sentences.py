@@ -41,11 +41,12 @@ def small(*features: str, word_length: int = 4) -> TaggedSentences:
 
 def resident(data: TaggedSentences) -> Examples:
     """Tensors for a device, on this one."""
-    source, target = data.source, data.target
-    numbers, one_hot = target._numbers
+    columns = [data.source, data.target]
     return Examples(
-        _ResidentTokens(source._numbers[source._layout.all_places()], source.lengths),
-        _ResidentTokens(numbers[target._layout.all_places()], source.lengths, one_hot),
+        *(
+            _ResidentTokens(one._numbers[one._layout.all_places()], one.lengths, one._one_hot)
+            for one in columns
+        )
     )
 
 
