@@ -41,11 +41,13 @@ def small(*features: str, word_length: int = 4) -> TaggedSentences:
 
 def resident(data: TaggedSentences) -> Examples:
     """Tensors for a device, on this one."""
-    columns = [data.source, data.target]
+    everything = torch.arange(len(data))
     return Examples(
         *(
-            _ResidentTokens(one._numbers[one._layout.all_places()], one.lengths, one._one_hot)
-            for one in columns
+            _ResidentTokens(
+                column._numbers[column._padded(everything, column._longest)], column.lengths, column._one_hot
+            )
+            for column in (data.source, data.target)
         )
     )
 

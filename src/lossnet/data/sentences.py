@@ -224,30 +224,44 @@ class _Tokens(Column):
     def _numbers(self) -> Tensor:
         """Numbers of all tokens in turn, then those of padding."""
 
-    @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout(self._texts)
-
     def __len__(self) -> int:
         return len(self._texts)
 
-    @property
+    @cached_property
     def lengths(self) -> Tensor:
-        return torch.from_numpy(self._layout.lengths)
+        return torch.tensor([len(sentence) for sentence in self._texts], dtype=torch.int64)
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        return self.lengths.cumsum(0) - self.lengths
+
+    def _places(self, indices: Rows) -> Tensor:
+        """Return the places of some sentences' tokens among all in turn, ``(b, longest)``, −1 on padding."""
+        rows = torch.from_numpy(row_numbers(indices, len(self)))
+        return self._padded(rows, int(self.lengths[rows].max()) if len(rows) else 0)
+
+    def _padded(self, rows: Tensor, longest: int) -> Tensor:
+        place = torch.arange(longest)
+        return torch.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
+
+    @property
+    def _longest(self) -> int:
+        return _rounded(max(map(len, self._texts), default=0))
 
     def batch(self, indices: Rows) -> Tensor:
-        numbers = self._numbers[torch.from_numpy(self._layout.places(indices))].long()
+        numbers = self._numbers[self._places(indices)].long()
         return numbers if self._one_hot is None else self._one_hot[numbers]
 
     def on(self, device: torch.device | str) -> Column:
         if torch.device(device).type == "cpu":
             return self
         one_hot = None if self._one_hot is None else self._one_hot.to(device)
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths, one_hot)
+        numbers = self._numbers[self._padded(torch.arange(len(self)), self._longest)]
+        return _ResidentTokens(numbers.to(device), self.lengths, one_hot)
 
     @property
     def dense_bytes(self) -> int:
-        return 4 * len(self) * self._layout.longest * self._numbers[0].numel()
+        return 4 * len(self) * self._longest * self._numbers[0].numel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +303,10 @@ class Sentences(_Tokens, Source):
         return replace(self, tokens=tuple(chain(*(part.tokens for part in parts))), columns=columns)
 
     def mask(self, indices: Rows) -> Tensor:
-        return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
+        return (self._places(indices) >= 0).to(torch.float32)
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield self._layout.lengths
+        yield self.lengths.numpy()
         for name, column in {"tokens": self.tokens, **self.columns}.items():
             yield from (name, joined(list(chain.from_iterable(column))))
 
@@ -382,7 +396,7 @@ class TagColumn(_Tokens, Target):
         return replace(self, tags=tuple(chain(self.tags, *(other.tags for other in others))))
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield from (self._layout.lengths, joined(list(chain.from_iterable(self.tags))))
+        yield from (self.lengths.numpy(), joined(list(chain.from_iterable(self.tags))))
 
     @property
     def _texts(self) -> Texts:
@@ -420,28 +434,6 @@ class TaggedSentences(Examples):
     tokens = property(attrgetter("source.tokens"), doc="The tokens of each sentence.")
     tags = property(attrgetter("target.tags"), doc="The tags of each sentence's tokens.")
     columns = property(attrgetter("source.columns"), doc="Further columns by name.")
-
-
-class _Layout:
-    """The places of sentences among all tokens in turn."""
-
-    def __init__(self, texts: Texts) -> None:
-        self.lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
-        self.longest = _rounded(int(self.lengths.max(initial=0)))
-        self._starts = np.cumsum(self.lengths) - self.lengths
-
-    def places(self, indices: Rows) -> NDArray[np.int64]:
-        """Return the places of some sentences' tokens ``(b, longest)``, −1 on padding."""
-        rows = row_numbers(indices, len(self.lengths))
-        return self._padded(rows, int(self.lengths[rows].max(initial=0)))
-
-    def all_places(self) -> Tensor:
-        """Return the places of all sentences' tokens, of a length that is rounded up."""
-        return torch.from_numpy(self._padded(np.arange(len(self.lengths)), self.longest))
-
-    def _padded(self, rows: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
-        place = np.arange(longest)
-        return np.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
 
 
 class _ResidentTokens(Resident):
