@@ -339,8 +339,7 @@ class TagSet:
         scheme = detect(sentences)
         if scheme is None:
             return cls(tuple(sorted({tag for tags in sentences for tag in tags})))
-        spans = {tag for tags in sentences for tag in convert(tags, scheme, "BIOES") if tag != "O"}
-        kinds = sorted({tag.partition("-")[2] for tag in spans})
+        kinds = sorted({tag.partition("-")[2] for tags in sentences for tag in tags if tag != "O"})
         return cls(("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")), scheme)
 
     def numbers(self, tags: Texts) -> NDArray[np.int64]:

@@ -45,19 +45,16 @@ class Split:
     @classmethod
     def read(cls, path: AnyPath, rows: int) -> Split:
         """Read ``{"train": […], "valid": […], "test": […]}`` for a data set of ``rows`` rows."""
+        text = "\n".join(read_lines(path))
         try:
-            content = json.loads("\n".join(read_lines(path)))
+            return cls(*_row_numbers(json.loads(text), rows))
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
             raise DataError(what, path, error.lineno) from None
-        except DataError:
-            raise
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
-            raise DataError(f"not a split ({error})", path, 1) from None
-        try:
-            return cls(*_row_numbers(content, rows))
         except DataError as error:
             raise error.at(path, 1) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+            raise DataError(f"not a split ({error})", path, 1) from None
 
     def write(self, path: AnyPath) -> None:
         """Write what `read` reads."""
