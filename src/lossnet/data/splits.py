@@ -126,17 +126,7 @@ def hold_out(y: Any, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64],
 
 def _parts(y: Any, shares: NDArray[np.float64], seed: int) -> list[NDArray[np.int64]]:
     """Return the rows of each part, none of them empty."""
-    part_of = _deal(y, shares, np.random.default_rng(seed))
-    for part in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
-        # Too few rows for the fractions: no part may be empty, so the fullest gives one.
-        fullest = np.bincount(part_of, minlength=len(shares)).argmax()
-        part_of[np.flatnonzero(part_of == fullest)[-1]] = part
-    return [np.flatnonzero(part_of == part).astype(np.int64) for part in range(len(shares))]
-
-
-def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the part of each row."""
-    rows = y.shape[0]
+    random, rows = np.random.default_rng(seed), y.shape[0]
     by_label = y.tocsc()
     part_of = np.full(rows, -1, dtype=np.int64)
     left = np.diff(by_label.indptr).astype(np.int64)
@@ -156,7 +146,11 @@ def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> N
         part = _neediest(wanted_rows, wanted_rows, random)
         part_of[row] = part
         wanted_rows[part] -= 1
-    return part_of
+    for empty in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
+        # Too few rows for the fractions: no part may be empty, so the fullest gives one.
+        fullest = np.bincount(part_of, minlength=len(shares)).argmax()
+        part_of[np.flatnonzero(part_of == fullest)[-1]] = empty
+    return [np.flatnonzero(part_of == part).astype(np.int64) for part in range(len(shares))]
 
 
 def _neediest(first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator) -> int:
