@@ -41,11 +41,14 @@ def small(*features: str, word_length: int = 4) -> TaggedSentences:
 
 def resident(data: TaggedSentences) -> Examples:
     """Tensors for a device, on this one."""
-    source, target = data.source, data.target
-    numbers, one_hot = target._numbers
+    everything = torch.arange(len(data))
     return Examples(
-        _ResidentTokens(source._numbers[source._layout.all_places()], source.lengths),
-        _ResidentTokens(numbers[target._layout.all_places()], source.lengths, one_hot),
+        *(
+            _ResidentTokens(
+                column._numbers[column._padded(everything, column._longest)], column.lengths, column._one_hot
+            )
+            for column in (data.source, data.target)
+        )
     )
 
 

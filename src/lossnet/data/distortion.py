@@ -79,12 +79,10 @@ class Distortion:
         cosine, sine = angle.cos(), angle.sin()
         # grid_sample has both sides go from −1 to 1, so that a turn of an oblong image needs their ratio.
         ratio = height / width
-        rows = [
-            torch.stack([cosine * across.exp(), -sine * ratio * across.exp()], 1),
-            torch.stack([sine / ratio * down.exp(), cosine * down.exp()], 1),
-        ]
-        matrix = torch.stack(rows, 1)
-        matrix = torch.cat([matrix, matrix.new_zeros(count, 2, 1)], 2)
+        zero = torch.zeros_like(angle)
+        first = (cosine * across.exp(), -sine * ratio * across.exp(), zero)
+        second = (sine / ratio * down.exp(), cosine * down.exp(), zero)
+        matrix = torch.stack([*first, *second], 1).view(count, 2, 3)
         return F.affine_grid(matrix, [count, 1, height, width], align_corners=False)
 
     def _tint(self, x: Tensor) -> Tensor:

@@ -61,8 +61,15 @@ def digit_pairs_images() -> list[NDArray[np.int64]]:
     """Return the two source images of each pair in `digits_pairs`, ``(2, pairs)`` for each part."""
     _, classes = _digits()
     random = np.random.default_rng(_SEED)
-    parts = _image_parts(len(classes))
-    return [_draw_pairs(part, classes, count, random) for part, count in zip(parts, _PAIRS, strict=True)]
+    parts = []
+    for members, count in zip(_image_parts(len(classes)), _PAIRS, strict=True):
+        pairs: dict[tuple[int, int], None] = {}
+        while len(pairs) < count:
+            one, other = sorted(int(i) for i in random.choice(members, size=2, replace=False))
+            if classes[one] != classes[other]:
+                pairs[one, other] = None
+        parts.append(np.array(list(pairs), dtype=np.int64).T)
+    return parts
 
 
 def digits_scenes() -> tuple[MaskData, Split]:
@@ -99,18 +106,6 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 def _image_parts(count: int) -> list[NDArray[np.int64]]:
     order = np.random.default_rng(_SEED).permutation(count)
     return np.split(order, [round(0.6 * count), round(0.8 * count)])
-
-
-def _draw_pairs(
-    part: NDArray[np.int64], classes: NDArray[np.int64], count: int, random: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return ``count`` different pairs ``(2, count)`` of images of different digits, from one part."""
-    pairs: dict[tuple[int, int], None] = {}
-    while len(pairs) < count:
-        one, other = sorted(int(i) for i in random.choice(part, size=2, replace=False))
-        if classes[one] != classes[other]:
-            pairs[one, other] = None
-    return np.array(list(pairs), dtype=np.int64).T
 
 
 def _enlarged(image: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -252,14 +252,14 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
     >>> len(concatenated([data, data]))
     4
     """
-    sources, targets = [part.source for part in parts], [part.target for part in parts]
-    if len(parts) == 1:
-        return parts[0]
-    known = [target for target in targets if target is not None]
-    source = sources[0].join(sources[1:])
-    if len(known) < len(parts):
-        return Examples(source, masked=parts[0].masked)
-    return parts[0].replace(source, known[0].join(known[1:]))
+    first, *others = parts
+    if not others:
+        return first
+    source = first.source.join([part.source for part in others])
+    targets = [part.target for part in parts if part.target is not None]
+    if len(targets) < len(parts):
+        return Examples(source, masked=first.masked)
+    return first.replace(source, targets[0].join(targets[1:]))
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

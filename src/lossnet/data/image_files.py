@@ -23,7 +23,6 @@ __all__ = [
     "decode_picture",
     "holds_images",
     "is_labelled",
-    "join_parts",
     "read_images",
     "read_labelled_images",
     "read_pictures",
@@ -99,7 +98,7 @@ def _read_archive(path: AnyPath) -> tuple[MaskData, Split | None]:
     if "images" in arrays or "masks" in arrays:
         return part(""), None
     prefixes = [next((n for n in s if f"{n}_images" in arrays), s[0]) for s in _PARTS.values()]
-    return join_parts([part(f"{prefix}_") for prefix in prefixes], path)
+    return _join_parts([part(f"{prefix}_") for prefix in prefixes], path)
 
 
 def _read_folder(folder: Path, resize: tuple[int, int] | None) -> tuple[MaskData, Split | None]:
@@ -112,7 +111,7 @@ def _read_folder(folder: Path, resize: tuple[int, int] | None) -> tuple[MaskData
     if absent:
         what = f"the folder has no images/ and no {', '.join(absent)}"
         raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
-    return join_parts([_read_part(folder / str(name), resize) for name in names.values()], folder)
+    return _join_parts([_read_part(folder / str(name), resize) for name in names.values()], folder)
 
 
 def is_labelled(path: AnyPath) -> bool:
@@ -188,20 +187,13 @@ def write_mask(path: AnyPath, mask: NDArray[np.uint8]) -> None:
     pillow.fromarray(np.where(mask > 0, np.uint8(255), np.uint8(0))).save(path)
 
 
-def join_parts(parts: list[MaskData], path: AnyPath) -> tuple[MaskData, Split]:
-    """Return the training, validation and test part as one set, and the split that separates them.
-
-    >>> one = MaskData(np.zeros((2, 1, 3, 3)), np.zeros((2, 3, 3)))
-    >>> data, split = join_parts([one, one, one], "cats")
-    >>> len(data), split.valid
-    (6, array([2, 3]))
-    """
+def _join_parts(parts: list[MaskData], path: AnyPath) -> tuple[MaskData, Split]:
+    """Return the training, validation and test part as one set, and the split that separates them."""
     first = (*parts[0].size, parts[0].channels)
     for name, part in zip(_PARTS, parts, strict=True):
         if not len(part):
             raise DataError(f"{name} has no images; each part needs some", path)
-        if (*part.size, part.channels) != first:
-            own = (*part.size, part.channels)
+        if (own := (*part.size, part.channels)) != first:
             what = f"{name} has images of height, width and channels {own}, train of {first}"
             raise DataError(f"{what}; all images must be alike", path)
     joined = (np.concatenate([getattr(part, kind) for part in parts]) for kind in ("images", "masks"))

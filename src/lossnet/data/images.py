@@ -103,7 +103,16 @@ class MaskStack(_Stack, Target):
     """
 
     def __init__(self, masks: Any) -> None:
-        self.masks = _masks(masks)
+        masks = _numbers(masks, "masks")
+        if masks.ndim != 3:
+            raise DataError(f"masks have {masks.ndim} dimension(s); they need three: (n, height, width)")
+        foreground = masks != 0
+        values = masks[foreground]
+        if not ((values == 1).all() or (values == 255).all()):
+            strange = values[(values != 1) & (values != 255)]
+            what = f"a mask has the value {strange[0]}" if strange.size else "masks have both 1 and 255"
+            raise DataError(f"{what}; masks must be 0 and 1, or 0 and 255")
+        self.masks = np.ascontiguousarray(foreground, dtype=np.uint8)
         super().__init__(self.masks)
 
 
@@ -158,19 +167,6 @@ def _images(images: Any) -> NDArray[np.float32]:
         what = f"images have values from {pixels.min():g} to {pixels.max():g}"
         raise DataError(f"{what}; pixels must be from 0 to 1, or whole grey levels from 0 to 255")
     return pixels if pixels.flags.writeable else pixels.copy()  # torch shares writable arrays only
-
-
-def _masks(masks: Any) -> NDArray[np.uint8]:
-    masks = _numbers(masks, "masks")
-    if masks.ndim != 3:
-        raise DataError(f"masks have {masks.ndim} dimension(s); they need three: (n, height, width)")
-    foreground = masks != 0
-    values = masks[foreground]
-    if not ((values == 1).all() or (values == 255).all()):
-        strange = values[(values != 1) & (values != 255)]
-        what = f"a mask has the value {strange[0]}" if strange.size else "masks have both 1 and 255"
-        raise DataError(f"{what}; masks must be 0 and 1, or 0 and 255")
-    return np.ascontiguousarray(foreground, dtype=np.uint8)
 
 
 def _numbers(values: Any, name: str) -> NDArray[Any]:

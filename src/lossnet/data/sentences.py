@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Examples, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
@@ -150,11 +151,14 @@ class Lexicon:
             raise DataError(f"the sentences have no column {absent}; it is needed beside the words")
         tokens = list(chain.from_iterable(sentences.tokens))
         places = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
-        words = np.array([self._word(token) for token in places], dtype=np.int32)
+        known = [find_spelling(token, self.words) for token in places]
+        words = np.array([1 if pair is None else self.words.number(pair[1]) for pair in known], np.int32)
         spelled = np.zeros((len(places), self.word_length), dtype=np.int32)
+        last = self.word_length // 2
         for place, token in enumerate(places if self.word_length else ()):
-            numbers = [self.characters.number(character) for character in self._ends(token)]
-            spelled[place, : len(numbers)] = numbers
+            if len(token) > self.word_length:  # the middle is left out
+                token = token[: self.word_length - last] + token[len(token) - last :]
+            spelled[place, : len(token)] = [self.characters.number(character) for character in token]
         which = np.array([places[token] for token in tokens], dtype=np.int64)
         parts = [words[which, None]]
         for name, vocabulary in self.features.items():
@@ -188,10 +192,6 @@ class Lexicon:
             clusters=clusters,
         )
 
-    def _word(self, token: str) -> int:
-        known = find_spelling(token, self.words)
-        return 1 if known is None else self.words.number(known[1])
-
     def _values(self, sentences: Sentences, name: str) -> list[str]:
         """Return a feature of all tokens in turn."""
         make = _MADE.get(name)
@@ -207,16 +207,65 @@ class Lexicon:
         known = find_spelling(token, self.clusters)
         return "" if known is None else self.clusters[known[1]][:bits]
 
-    def _ends(self, token: str) -> str:
-        """Return a token without the middle of one that is too long."""
-        if len(token) <= self.word_length:
-            return token
-        last = self.word_length // 2
-        return token[: self.word_length - last] + token[len(token) - last :]
+
+class _Tokens(Column):
+    """One string for each token of sentences; batches are padded to the longest sentence."""
+
+    #: vectors that batches have in place of the numbers
+    _one_hot: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def _texts(self) -> Texts:
+        """The strings."""
+
+    @property
+    @abstractmethod
+    def _numbers(self) -> Tensor:
+        """Numbers of all tokens in turn, then those of padding."""
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(sentence) for sentence in self._texts], dtype=torch.int64)
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        return self.lengths.cumsum(0) - self.lengths
+
+    def _places(self, indices: Rows) -> Tensor:
+        """Return the places of some sentences' tokens among all in turn, ``(b, longest)``, −1 on padding."""
+        rows = torch.from_numpy(row_numbers(indices, len(self)))
+        return self._padded(rows, int(self.lengths[rows].max()) if len(rows) else 0)
+
+    def _padded(self, rows: Tensor, longest: int) -> Tensor:
+        place = torch.arange(longest)
+        return torch.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
+
+    @property
+    def _longest(self) -> int:
+        return _rounded(max(map(len, self._texts), default=0))
+
+    def batch(self, indices: Rows) -> Tensor:
+        numbers = self._numbers[self._places(indices)].long()
+        return numbers if self._one_hot is None else self._one_hot[numbers]
+
+    def on(self, device: torch.device | str) -> Column:
+        if torch.device(device).type == "cpu":
+            return self
+        one_hot = None if self._one_hot is None else self._one_hot.to(device)
+        numbers = self._numbers[self._padded(torch.arange(len(self)), self._longest)]
+        return _ResidentTokens(numbers.to(device), self.lengths, one_hot)
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * self._longest * self._numbers[0].numel()
 
 
 @dataclass(frozen=True, eq=False)
-class Sentences(Source):
+class Sentences(_Tokens, Source):
     """The ``tokens`` of sentences and further ``columns`` by name, all as strings.
 
     With a ``lexicon``, sentences make batches ``(batch, length, width)`` of int64 as `Lexicon` describes, 0
@@ -240,9 +289,6 @@ class Sentences(Source):
         for name, column in self.columns.items():
             _check_lengths(name, column, self.tokens)
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def encoded(self, lexicon: Lexicon) -> Sentences:
         """Return the same sentences with a lexicon, ready for batches."""
         return replace(self, lexicon=lexicon)
@@ -256,38 +302,20 @@ class Sentences(Source):
         columns = {name: tuple(chain(*(part.columns[name] for part in parts))) for name in self.columns}
         return replace(self, tokens=tuple(chain(*(part.tokens for part in parts))), columns=columns)
 
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some sentences, padded to the longest of them."""
-        return self._numbers[torch.from_numpy(self._layout.places(indices))].long()
-
     def mask(self, indices: Rows) -> Tensor:
-        return torch.from_numpy(self._layout.places(indices) >= 0).to(torch.float32)
-
-    @property
-    def lengths(self) -> Tensor:
-        return torch.from_numpy(self._layout.lengths)
+        return (self._places(indices) >= 0).to(torch.float32)
 
     def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield self._layout.lengths
+        yield self.lengths.numpy()
         for name, column in {"tokens": self.tokens, **self.columns}.items():
             yield from (name, joined(list(chain.from_iterable(column))))
 
-    def on(self, device: torch.device | str) -> Source:
-        if torch.device(device).type == "cpu":
-            return self
-        return _ResidentTokens(self._numbers[self._layout.all_places()].to(device), self.lengths)
-
     @property
-    def dense_bytes(self) -> int:
-        return 4 * len(self) * self._layout.longest * self._numbers.shape[1]
-
-    @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout(self.tokens)
+    def _texts(self) -> Texts:
+        return self.tokens
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """Numbers of all tokens in turn, then one row of padding."""
         if self.lexicon is None:
             raise DataError("sentences need a lexicon for batches; call encoded")
         return torch.from_numpy(np.pad(self.lexicon.rows(self), ((0, 1), (0, 0))))
@@ -311,8 +339,7 @@ class TagSet:
         scheme = detect(sentences)
         if scheme is None:
             return cls(tuple(sorted({tag for tags in sentences for tag in tags})))
-        spans = {tag for tags in sentences for tag in convert(tags, scheme, "BIOES") if tag != "O"}
-        kinds = sorted({tag.partition("-")[2] for tag in spans})
+        kinds = sorted({tag.partition("-")[2] for tags in sentences for tag in tags if tag != "O"})
         return cls(("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")), scheme)
 
     def numbers(self, tags: Texts) -> NDArray[np.int64]:
@@ -338,7 +365,7 @@ class TagSet:
 
 
 @dataclass(frozen=True, eq=False)
-class TagColumn(Target):
+class TagColumn(_Tokens, Target):
     """The ``tags`` of sentences' tokens, as strings.
 
     With a ``tag_set``, they make batches ``(batch, length, tags)``, one-hot, zeros on padding.
@@ -350,9 +377,6 @@ class TagColumn(Target):
 
     tags: Texts
     tag_set: TagSet | None = None
-
-    def __len__(self) -> int:
-        return len(self.tags)
 
     def in_scheme(self, scheme: str | None) -> TagColumn:
         """Return the same tags in BIOES rather than in ``scheme``; as they are if that is None."""
@@ -370,37 +394,25 @@ class TagColumn(Target):
     def join(self, others: Sequence[TagColumn]) -> TagColumn:
         return replace(self, tags=tuple(chain(self.tags, *(other.tags for other in others))))
 
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some sentences' tags, padded to the longest of them."""
-        numbers, one_hot = self._numbers
-        return one_hot[numbers[torch.from_numpy(self._layout.places(indices))]]
-
     def pieces(self) -> Iterator[NDArray[Any] | str]:
-        yield from (self._layout.lengths, joined(list(chain.from_iterable(self.tags))))
-
-    def on(self, device: torch.device | str) -> Target:
-        if torch.device(device).type == "cpu":
-            return self
-        numbers, one_hot = self._numbers
-        lengths = torch.from_numpy(self._layout.lengths)
-        return _ResidentTokens(numbers[self._layout.all_places()].to(device), lengths, one_hot.to(device))
+        yield from (self.lengths.numpy(), joined(list(chain.from_iterable(self.tags))))
 
     @property
-    def dense_bytes(self) -> int:
-        return 4 * len(self) * self._layout.longest
+    def _texts(self) -> Texts:
+        return self.tags
 
     @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout(self.tags)
-
-    @cached_property
-    def _numbers(self) -> tuple[Tensor, Tensor]:
-        """Numbers of all tags in turn, then one of padding; and the tags' vectors."""
+    def _numbers(self) -> Tensor:
         if self.tag_set is None:
             raise DataError("tags need their numbers for batches; call encoded")
-        none = len(self.tag_set.names)  # the number of what has no tag
-        numbers = np.pad(self.tag_set.numbers(self.tags), (0, 1), constant_values=none)
-        return torch.from_numpy(numbers.astype(np.int32)), torch.eye(none + 1)[:, :none].contiguous()
+        padding = len(self.tag_set.names)
+        numbers = np.pad(self.tag_set.numbers(self.tags), (0, 1), constant_values=padding)
+        return torch.from_numpy(numbers.astype(np.int32))
+
+    @cached_property
+    def _one_hot(self) -> Tensor:  # type: ignore[override]
+        tags = len(self.tag_set.names) if self.tag_set else 0
+        return torch.eye(tags + 1)[:, :tags].contiguous()
 
 
 class TaggedSentences(Examples):
@@ -423,28 +435,6 @@ class TaggedSentences(Examples):
     columns = property(attrgetter("source.columns"), doc="Further columns by name.")
 
 
-class _Layout:
-    """The places of sentences among all tokens in turn."""
-
-    def __init__(self, texts: Texts) -> None:
-        self.lengths = np.array([len(sentence) for sentence in texts], dtype=np.int64)
-        self.longest = _rounded(int(self.lengths.max(initial=0)))
-        self._starts = np.cumsum(self.lengths) - self.lengths
-
-    def places(self, indices: Rows) -> NDArray[np.int64]:
-        """Return the places of some sentences' tokens ``(b, longest)``, −1 on padding."""
-        rows = row_numbers(indices, len(self.lengths))
-        return self._padded(rows, int(self.lengths[rows].max(initial=0)))
-
-    def all_places(self) -> Tensor:
-        """Return the places of all sentences' tokens, of a length that is rounded up."""
-        return torch.from_numpy(self._padded(np.arange(len(self.lengths)), self.longest))
-
-    def _padded(self, rows: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
-        place = np.arange(longest)
-        return np.where(place < self.lengths[rows, None], self._starts[rows, None] + place, -1)
-
-
 class _ResidentTokens(Resident):
     """Sentences ``(n, length, …)`` that live on a device, or tags ``(n, length)`` and a vector for each.
 
@@ -458,9 +448,8 @@ class _ResidentTokens(Resident):
 
     def take(self, rows: NDArray[np.int64]) -> _ResidentTokens:
         chosen = torch.from_numpy(rows)
-        return _ResidentTokens(
-            self.values[chosen.to(self.values.device)], self._lengths[chosen], self._one_hot
-        )
+        values = self.values[chosen.to(self.values.device)]
+        return _ResidentTokens(values, self._lengths[chosen], self._one_hot)
 
     def batch(self, indices: Rows) -> Tensor:
         rows = torch.as_tensor(indices)

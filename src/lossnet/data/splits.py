@@ -45,19 +45,16 @@ class Split:
     @classmethod
     def read(cls, path: AnyPath, rows: int) -> Split:
         """Read ``{"train": […], "valid": […], "test": […]}`` for a data set of ``rows`` rows."""
+        text = "\n".join(read_lines(path))
         try:
-            content = json.loads("\n".join(read_lines(path)))
+            return cls(*_row_numbers(json.loads(text), rows))
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg}); write row numbers under train, valid and test"
             raise DataError(what, path, error.lineno) from None
-        except DataError:
-            raise
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
-            raise DataError(f"not a split ({error})", path, 1) from None
-        try:
-            return cls(*_row_numbers(content, rows))
         except DataError as error:
             raise error.at(path, 1) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+            raise DataError(f"not a split ({error})", path, 1) from None
 
     def write(self, path: AnyPath) -> None:
         """Write what `read` reads."""
@@ -129,17 +126,7 @@ def hold_out(y: Any, fraction: float, seed: int = 0) -> tuple[NDArray[np.int64],
 
 def _parts(y: Any, shares: NDArray[np.float64], seed: int) -> list[NDArray[np.int64]]:
     """Return the rows of each part, none of them empty."""
-    part_of = _deal(y, shares, np.random.default_rng(seed))
-    for part in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
-        # Too few rows for the fractions: no part may be empty, so the fullest gives one.
-        fullest = np.bincount(part_of, minlength=len(shares)).argmax()
-        part_of[np.flatnonzero(part_of == fullest)[-1]] = part
-    return [np.flatnonzero(part_of == part).astype(np.int64) for part in range(len(shares))]
-
-
-def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the part of each row."""
-    rows = y.shape[0]
+    random, rows = np.random.default_rng(seed), y.shape[0]
     by_label = y.tocsc()
     part_of = np.full(rows, -1, dtype=np.int64)
     left = np.diff(by_label.indptr).astype(np.int64)
@@ -159,7 +146,11 @@ def _deal(y: Any, shares: NDArray[np.float64], random: np.random.Generator) -> N
         part = _neediest(wanted_rows, wanted_rows, random)
         part_of[row] = part
         wanted_rows[part] -= 1
-    return part_of
+    for empty in np.flatnonzero(np.bincount(part_of, minlength=len(shares)) == 0):
+        # Too few rows for the fractions: no part may be empty, so the fullest gives one.
+        fullest = np.bincount(part_of, minlength=len(shares)).argmax()
+        part_of[np.flatnonzero(part_of == fullest)[-1]] = empty
+    return [np.flatnonzero(part_of == part).astype(np.int64) for part in range(len(shares))]
 
 
 def _neediest(first: NDArray[np.float64], second: NDArray[np.float64], random: np.random.Generator) -> int:

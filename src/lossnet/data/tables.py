@@ -53,6 +53,23 @@ class _Table(Column):
         stacked = sparse.vstack(matrices, format="csr") if is_sparse else np.concatenate(matrices)
         return type(self)(stacked, self.names)
 
+    def batch(self, indices: Rows) -> Tensor:
+        """Return some rows as a dense float32 tensor ``(b, columns)``."""
+        rows = row_numbers(indices, len(self))
+        if sparse.issparse(self.matrix):
+            return torch.from_numpy(_dense_rows(self.matrix, rows))
+        return torch.from_numpy(self.matrix).index_select(0, torch.from_numpy(rows))
+
+    def on(self, device: torch.device | str) -> Column:
+        if torch.device(device).type == "cpu":
+            return self
+        dense = self.matrix.toarray() if sparse.issparse(self.matrix) else self.matrix
+        return Resident(torch.from_numpy(dense).to(torch.float32).to(device))
+
+    @property
+    def dense_bytes(self) -> int:
+        return 4 * len(self) * len(self.names)
+
 
 class FeatureTable(_Table, Source):
     """Feature vectors ``(n, d)`` and the names of their columns.
@@ -94,13 +111,6 @@ class FeatureTable(_Table, Source):
         """Whether there are missing values, which a `Preprocessor` would fill in."""
         return bool(np.isnan(self.matrix.data if self.is_sparse else self.matrix).any())
 
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some rows as a dense float32 tensor ``(b, d)``."""
-        rows = row_numbers(indices, len(self))
-        if self.is_sparse:
-            return torch.from_numpy(_dense_rows(self.matrix, rows))
-        return torch.from_numpy(self.matrix).index_select(0, torch.from_numpy(rows))
-
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         yield joined(self.names)
         if self.is_sparse:
@@ -108,15 +118,8 @@ class FeatureTable(_Table, Source):
         else:
             yield self.matrix
 
-    def on(self, device: torch.device | str) -> Source:
-        if torch.device(device).type == "cpu":
-            return self.sparse()
-        dense = self.matrix.toarray() if self.is_sparse else self.matrix
-        return Resident(torch.from_numpy(dense).to(device))
-
-    @property
-    def dense_bytes(self) -> int:
-        return 4 * len(self) * self.width
+    def on(self, device: torch.device | str) -> Column:
+        return self.sparse() if torch.device(device).type == "cpu" else super().on(device)
 
     def sparse(self, width: int = WIDE) -> SparseFeatures | FeatureTable:
         """Return the same rows, sparse in batches too, if they are sparse here and ``width`` or more wide.
@@ -173,22 +176,9 @@ class LabelTable(_Table, Target):
             raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
         return _canonical(sparse.csr_array(y, dtype=np.uint8))
 
-    def batch(self, indices: Rows) -> Tensor:
-        """Return some rows as a dense float32 tensor ``(b, L)``."""
-        return torch.from_numpy(_dense_rows(self.matrix, row_numbers(indices, len(self))))
-
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         yield joined(self.names)
         yield from (self.matrix.indices, np.diff(self.matrix.indptr))  # all values are 1
-
-    def on(self, device: torch.device | str) -> Target:
-        if torch.device(device).type == "cpu":
-            return self
-        return Resident(torch.from_numpy(self.matrix.toarray()).to(torch.float32).to(device))
-
-    @property
-    def dense_bytes(self) -> int:
-        return 4 * len(self) * len(self.names)
 
     def stratify_by(self) -> Any:
         return self.matrix

@@ -6,7 +6,6 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterator
-from os import fspath
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ def read_npz(path: AnyPath, *, like: Like | None = None, size: int | None = None
     ...     len(read_npz(path))
     2
     """
-    path = fspath(path)
     arrays = read_arrays(path)
     if like is not None and "x" in arrays and arrays["x"].ndim == 2:
         arrays.setdefault("y", np.zeros((len(arrays["x"]), len(like.label_names))))
@@ -53,10 +51,9 @@ def read_npz(path: AnyPath, *, like: Like | None = None, size: int | None = None
     keys = ("feature_names", "label_names")
     names = [[str(name) for name in arrays[key]] if key in arrays else None for key in keys]
     try:
-        data = MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
+        yield MultiLabelData.from_arrays(arrays["x"], arrays["y"], *names)
     except DataError as error:
         raise error.at(path) from None
-    yield data
 
 
 def read_arrays(path: AnyPath) -> dict[str, NDArray[Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
@@ -70,7 +71,7 @@ def read_clus(
             what = "sparse rows in a hierarchical file; write all values of each row"
             raise DataError(what, header.path, header.data_line + 1)
         x, _ = layout.matrices(rows)
-        y = sparse.csr_array(paths.indicators()[rows[:, place].astype(np.int64)])
+        y = sparse.csr_array(np.stack(paths.indicators))[rows[:, place].astype(np.int64)]
         if root:
             y = sparse.hstack([np.ones((len(rows), 1), dtype=np.uint8), y], format="csr")
         yield build(header.path, x, y, layout.feature_names, names, header.data_line)
@@ -100,13 +101,13 @@ def _with_ancestors(node: str) -> list[str]:
 
 
 class _Paths(dict[str, float]):
-    """Converter of class cells: numbers each distinct cell and keeps the nodes it stands for."""
+    """Converter of class cells: numbers each distinct cell and keeps its nodes as zeros and ones."""
 
     def __init__(self, nodes: dict[str, int], trained: set[str] | None) -> None:
         super().__init__()
         self.nodes = nodes
         self._trained = trained
-        self._columns: list[list[int]] = []
+        self.indicators: list[NDArray[np.uint8]] = []
 
     def __missing__(self, cell: str) -> float:
         if cell == "?":
@@ -119,13 +120,7 @@ class _Paths(dict[str, float]):
         unseen = sorted(closed - self._trained) if self._trained is not None else []
         if unseen:
             raise DataError(f"label {unseen[0]!r} did not occur in training; remove it")
-        self._columns.append(sorted(self.nodes[name] for name in closed))
-        self[cell] = len(self._columns) - 1
+        self.indicators.append(np.zeros(len(self.nodes), dtype=np.uint8))
+        self.indicators[-1][[self.nodes[name] for name in closed]] = 1
+        self[cell] = len(self.indicators) - 1
         return self[cell]
-
-    def indicators(self) -> sparse.csr_array:
-        """Return one row of zeros and ones for each distinct cell."""
-        rows = np.repeat(np.arange(len(self._columns)), [len(c) for c in self._columns])
-        columns = np.concatenate(self._columns)
-        shape = (len(self._columns), len(self.nodes))
-        return sparse.csr_array((np.ones(len(rows), dtype=np.uint8), (rows, columns)), shape=shape)

@@ -207,24 +207,12 @@ def _csv_parts(
 
 
 def _parquet_parts(path: str, size: int | None) -> Iterator[Part]:
-    row = 0
-    for table in _arrow_tables(path, size):
-        names = table.column_names
-        _check_columns(path, names, 1)
-        columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
-        yield columns, range(row + 1, row + table.num_rows + 1)
-        row += table.num_rows
-    if not row:
-        raise DataError("the table has no rows", path, 1)
-
-
-def _arrow_tables(path: str, size: int | None) -> Iterator[Any]:
-    """Yield the tables that a file is made of, of ``size`` rows, without empty ones."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("reading Parquet needs pyarrow; install lossnet[parquet]") from error
+    row = 0
     try:
         with parquet.ParquetFile(path) as file:
             if size is None:
@@ -234,12 +222,18 @@ def _arrow_tables(path: str, size: int | None) -> Iterator[Any]:
             for table in tables:
                 table.validate(full=True)  # a damaged file may have indices and strings that are none
                 if table.num_rows:
-                    yield table
+                    names = table.column_names
+                    _check_columns(path, names, 1)
+                    columns = {name: _arrow_column(path, name, table.column(name)) for name in names}
+                    yield columns, range(row + 1, row + table.num_rows + 1)
+                row += table.num_rows
     except FileNotFoundError:
         raise DataError("no such file; check the path", path) from None
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:  # names may be no UTF-8
         reason = str(error).partition("\n")[0]
         raise DataError(f"not a readable Parquet file ({reason})", path) from None
+    if not row:
+        raise DataError("the table has no rows", path, 1)
 
 
 def _csv_records(path: str, text: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:

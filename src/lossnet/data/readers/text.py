@@ -175,8 +175,7 @@ def is_unwritable_number(token: str) -> bool:
 def number_complaint(token: str, column: str, missing: str) -> str:
     """Return an error message about a cell that is no number; ``missing`` tells how to leave it out."""
     if is_unwritable_number(token):
-        value = float(token)
-        what = "not finite" if math.isnan(value) or math.isinf(value) else "too large for float32"
+        what = "too large for float32" if math.isfinite(float(token)) else "not finite"
         return f"{token!r} in {column!r} is {what}; {missing}"
     return f"{token!r} in {column!r} is not a number; correct it or {missing}"
 
