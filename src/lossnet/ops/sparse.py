@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -65,9 +65,9 @@ def nonzeros(x: Tensor) -> Sparse | None:
         return None
     known = _nonzeros.get(x)
     if known is None:
-        known = _scan(x) or _MANY
+        known = _scan(x) or False
         _nonzeros.set(x, known)
-    return None if known is _MANY else known
+    return known or None
 
 
 def unbind_sets(sets: Tensor, where: NDArray[np.int64]) -> tuple[Tensor, ...]:
@@ -266,8 +266,7 @@ def _of_ones(where: NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
     return Sparse(starts, where % max(shape[1], 1), None, shape)
 
 
-#: stands for tensors that are not sparse
-_MANY = Sparse(np.zeros(1, np.int64), np.zeros(0, np.int64), None, (0, 0))
-_nonzeros = SideTable[Sparse]()
+#: False for tensors that are not sparse
+_nonzeros = SideTable[Sparse | Literal[False]]()
 #: squared norms of gradients
 _squares = SideTable[Tensor]()

@@ -81,8 +81,7 @@ class Processes:
         part = (stop - start) / rows
         if start == stop:
             start, stop = (start, start + 1) if start < rows else (start - 1, start)
-        own: Batch = tree_map(lambda values: _rows(values, start, stop), batch)
-        own = own.weighted()
+        own = tree_map(lambda values: _rows(values, start, stop), batch).weighted()
         with WholeBatchDraws(rows, start, stop):
             yield own._replace(weight=tree_map(lambda weight: weight * part, own.weight))
 

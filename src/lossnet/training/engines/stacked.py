@@ -39,9 +39,6 @@ _LAYERS = (InputLayer, nn.Linear, Dropout, nn.Softplus)
 T = TypeVar("T")
 
 
-# ---------------------------------------------------------------- random numbers
-
-
 class Streams:
     """The random numbers of each replica: those of torch after ``manual_seed`` of its seed.
 
@@ -136,9 +133,6 @@ class Streams:
         for side in self._sides:
             main.wait_stream(side)
         return done
-
-
-# ---------------------------------------------------------------- stacked forms
 
 
 @dataclass(frozen=True)
@@ -268,19 +262,11 @@ def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], strea
     return twin
 
 
-# ---------------------------------------------------------------- parameters and their optimizer
-
-
 class Stack:
     """The same network of ``R`` replicas, its parameters as one.
 
     Each replica's own parameters become views of them, which its optimizer, validation and checkpoints read.
-
-    Args:
-        networks: of each replica.
-        optimizers: each replica's optimizer of that network.
-        clips: the largest norm of each replica's gradient.
-        streams: the replicas' random numbers.
+    Of each replica are given: the network, its optimizer, and the largest norm of its gradient.
     """
 
     def __init__(
