@@ -176,7 +176,7 @@ class Sparse:
     Args:
         starts: where each row starts in ``column``, and the end of all, ``(m + 1,)``.
         column: of each value.
-        value: None if all are 1; `take` and `distinct` are for such matrices.
+        value: None if all are 1; `distinct` is for such matrices.
         shape: ``(m, n)``.
     """
 
@@ -208,14 +208,6 @@ class Sparse:
         """``X Xᵀ``, ``(m, m)``."""
         return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
-    def take(self, rows: NDArray[np.int64]) -> Sparse:
-        """Return some of its rows, ``(k, n)``."""
-        counts = self.starts[rows + 1] - self.starts[rows]
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
-        places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
-        return Sparse(starts, self.column[places], None, (len(rows), self.shape[1]))
-
     def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
         """Return where its distinct rows are, ``(k,)``; which of them each row is, ``(m,)``; and these rows.
 
@@ -230,7 +222,11 @@ class Sparse:
         np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
         places = np.empty(len(keys), np.int64)
         places[order] = np.cumsum(new) - 1
-        return order[new], places, self.take(order[new])
+        rows = order[new]
+        counts, starts = self.starts[rows + 1] - self.starts[rows], np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        kept = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
+        return rows, places, Sparse(starts, self.column[kept], None, (len(rows), self.shape[1]))
 
 
 @cache

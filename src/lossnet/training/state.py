@@ -18,18 +18,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet.methods.base import Stage
-from lossnet.training.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    optimizer_state,
-    pack,
-    rate_tensors_kept,
-    restore_optimizer,
-    unpack,
-)
+from lossnet.training import checkpoint
+from lossnet.training.checkpoint import Checkpoint, CheckpointError, rate_tensors_kept
 from lossnet.training.engines.eager import Eager, Job
 from lossnet.training.tracking import flat
-from lossnet.trees import tree_map
 
 if TYPE_CHECKING:
     from lossnet.training.trainer import Trainer
@@ -248,7 +240,7 @@ class TrainingState:
         if device.type == "cuda":
             tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
         parts = {
-            name: [type(part).__name__, pack(_state_of(part), name, tensors)]
+            name: [type(part).__name__, checkpoint.pack(checkpoint.state_of(part), name, tensors)]
             for name, part in self._parts().items()
         }
         state = {"settings": self._settings(), "position": asdict(self.position), "parts": parts}
@@ -305,15 +297,5 @@ class TrainingState:
             what = ", ".join(f"{name} was {its.get(name)}, is {mine.get(name)}" for name in names)
             raise CheckpointError(f"{self.options.checkpoint}: {what}; resume with what it was saved with")
         for name, part in self._parts().items():
-            state = unpack(packed[name][1], saved.tensors)
-            if isinstance(part, Optimizer):
-                restore_optimizer(part, state)
-            else:
-                part.load_state_dict(state)
+            checkpoint.restore(part, checkpoint.unpack(packed[name][1], saved.tensors))
         self._best = {name: part.to(self.options.device) for name, part in saved.part("best").items()}
-
-
-def _state_of(part: Any) -> Any:
-    if isinstance(part, Optimizer):
-        return optimizer_state(part)
-    return tree_map(float, part.state_dict()) if isinstance(part, LRScheduler) else part.state_dict()

@@ -20,6 +20,7 @@ from torch import Tensor, distributed, nn
 
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch
+from lossnet.training.engines.descent import laid_out_as
 from lossnet.training.engines.draws import WholeBatchDraws
 from lossnet.training.engines.eager import Eager, Gradients
 from lossnet.training.evaluation import Dataset, Views
@@ -96,9 +97,7 @@ class Processes:
             distributed.all_reduce(flat)
             parts = flat.split([sums[place].numel() for place in places])
             for place, part in zip(places, parts, strict=True):
-                own, summed = sums[place], part.view(sums[place].shape)
-                # Fused optimizers want gradients to lie in memory as the parameters do.
-                sums[place] = summed if own.is_contiguous() else torch.empty_like(own).copy_(summed)
+                sums[place] = laid_out_as(sums[place], part.view(sums[place].shape))
         return tuple(sums)
 
     def any(self, flag: bool) -> bool:
