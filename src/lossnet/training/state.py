@@ -67,7 +67,6 @@ class Position:
         }
 
     def next_epoch(self) -> None:
-        """Go to the start of the next epoch."""
         self.epoch += 1
         self.step, self.totals, self.seconds = 0, {}, 0.0
 
@@ -86,7 +85,6 @@ class TrainingState:
 
     @property
     def stage(self) -> Stage:
-        """The stage that is being trained."""
         return self.stages[self.position.stage]
 
     @property
@@ -132,7 +130,6 @@ class TrainingState:
         return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
     def order(self, instances: int) -> Tensor:
-        """Return the epoch's order of data."""
         return torch.randperm(instances, generator=torch.Generator().manual_seed(self.seed()))
 
     def add(self, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:

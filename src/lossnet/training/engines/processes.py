@@ -30,9 +30,6 @@ __all__ = ["Launch", "Processes", "Shared", "joined", "launch", "launched_rank"]
 
 T = TypeVar("T")
 
-#: how long a process waits for the others before it gives up
-PATIENCE = timedelta(minutes=10)
-
 
 @dataclass(frozen=True)
 class Processes:
@@ -268,7 +265,8 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
             "meet: set the same in all of them, or start one process only (each would train a copy)"
         )
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    distributed.init_process_group(backend, rank=told.rank, world_size=told.count, timeout=PATIENCE)
+    patience = timedelta(minutes=10)
+    distributed.init_process_group(backend, rank=told.rank, world_size=told.count, timeout=patience)
     try:
         yield Processes(told.rank, told.count, device)
     finally:

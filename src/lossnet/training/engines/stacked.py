@@ -218,7 +218,7 @@ class _Dropout(Dropout):
 
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__(probability)
-        self._alone, self.streams = Dropout(probability), streams
+        self.streams = streams
         self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -228,8 +228,8 @@ class _Dropout(Dropout):
         known = x.shape in self._ones
         if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        parts = self.streams.parts(self._ones[x.shape])
-        return x * torch.cat(self.streams.draw(lambda index: self._alone(parts[index]), early=known))
+        parts, alone = self.streams.parts(self._ones[x.shape]), super().forward
+        return x * torch.cat(self.streams.draw(lambda index: alone(parts[index]), early=known))
 
 
 def stacking_blocker_of(network: nn.Module) -> str | None:
