@@ -423,10 +423,8 @@ def in_two_processes(function, folder):
     def work(rank):
         torch.set_num_threads(1)
         distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
-        try:
-            torch.save(function(rank), folder / f"{rank}.pt")
-        finally:
-            distributed.destroy_process_group()
+        # The group ends with its process: right after a sum, torch 2.6 may wait for ever in destroying it.
+        torch.save(function(rank), folder / f"{rank}.pt")
 
     processes = [multiprocessing.get_context("fork").Process(target=work, args=(rank,)) for rank in range(2)]
     for process in processes:

@@ -19,7 +19,7 @@ from lossnet.cli import main
 from lossnet.settings import Settings
 from lossnet.task import Task
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
-from lossnet.training.checkpoint import optimizer_state, pack, restore_optimizer, unpack
+from lossnet.training.checkpoint import pack, restore, state_of, unpack
 from lossnet.training.engines.descent import descend
 
 SMALL = Settings(
@@ -337,10 +337,10 @@ def test_moments_lie_in_memory_as_their_parameters_do(checkpoint):
     optimizer, other = (torch.optim.AdamW(net.parameters(), fused=True) for _ in range(2))
     descend(optimizer, [torch.randn_like(part) for part in net.parameters()], 1.0)
     tensors = {}
-    packed = pack(optimizer_state(optimizer), "optimizer", tensors)
+    packed = pack(state_of(optimizer), "optimizer", tensors)
     Checkpoint(tensors, {"optimizer": packed}).save(checkpoint)
     saved = Checkpoint.load(checkpoint)
-    restore_optimizer(other, unpack(saved.state["optimizer"], saved.tensors))
+    restore(other, unpack(saved.state["optimizer"], saved.tensors))
     for name in ("exp_avg", "exp_avg_sq"):
         restored, kept = (one.state[net.weight][name] for one in (other, optimizer))
         assert restored.stride() == net.weight.stride()

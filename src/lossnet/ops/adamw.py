@@ -12,14 +12,7 @@ from torch.optim import Optimizer
 from lossnet.ops.sparse import squared_norm
 from lossnet.ops.switch import kernels_enabled, works
 
-__all__ = [
-    "StepTensors",
-    "adamw_fits",
-    "clip_factor",
-    "clipped_adamw",
-    "reference_clipped_adamw",
-    "total_norm",
-]
+__all__ = ["StepTensors", "adamw_fits", "clip_factor", "clipped_adamw", "total_norm"]
 
 #: lists of parameters, gradients, first moments, second moments and numbers of steps
 StepTensors = Sequence[Sequence[Tensor]]

@@ -14,6 +14,12 @@ __all__ = ["contrast", "cross_entropy", "reference_contrast", "reference_cross_e
 _WIDTH = 1 << 14
 
 
+def _rows_fit(values: Tensor, others: Tensor) -> bool:
+    """Whether there is a kernel for the loss of these rows, given others that carry no gradient."""
+    alike = not others.requires_grad and others.shape == values.shape and values.dim() == 2
+    return alike and values.shape[1] <= _WIDTH and kernels_fit(values, others)
+
+
 def reference_contrast(energies: Tensor, offset: Tensor | float) -> Tensor:
     """Compute `contrast` by torch's ``log_softmax``."""
     return -(offset - energies).log_softmax(1)[:, 0]
@@ -27,14 +33,7 @@ def contrast(energies: Tensor, offset: Tensor | float) -> Tensor:
     >>> contrast(torch.zeros(1, 4), 0.0)  # log 4
     tensor([1.3863])
     """
-    if (
-        isinstance(offset, Tensor)
-        and not offset.requires_grad
-        and offset.shape == energies.shape
-        and energies.dim() == 2
-        and energies.shape[1] <= _WIDTH
-        and kernels_fit(energies, offset)
-    ):
+    if isinstance(offset, Tensor) and _rows_fit(energies, offset):
         from lossnet.ops._triton import losses
 
         return losses.contrast(energies, offset)
@@ -55,8 +54,7 @@ def cross_entropy(logits: Tensor, truth: Tensor, mask: Tensor | None = None) -> 
     >>> cross_entropy(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # 2 log 2
     tensor([1.3863])
     """
-    fits = mask is None and not truth.requires_grad and truth.shape == logits.shape and logits.dim() == 2
-    if fits and logits.shape[1] <= _WIDTH and kernels_fit(logits, truth):
+    if mask is None and _rows_fit(logits, truth):
         from lossnet.ops._triton import losses
 
         return losses.cross_entropy(logits, truth)

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -65,9 +65,9 @@ def nonzeros(x: Tensor) -> Sparse | None:
         return None
     known = _nonzeros.get(x)
     if known is None:
-        known = _scan(x) or _MANY
+        known = _scan(x) or False
         _nonzeros.set(x, known)
-    return None if known is _MANY else known
+    return known or None
 
 
 def unbind_sets(sets: Tensor, where: NDArray[np.int64]) -> tuple[Tensor, ...]:
@@ -176,7 +176,7 @@ class Sparse:
     Args:
         starts: where each row starts in ``column``, and the end of all, ``(m + 1,)``.
         column: of each value.
-        value: None if all are 1; `take` and `distinct` are for such matrices.
+        value: None if all are 1; `distinct` is for such matrices.
         shape: ``(m, n)``.
     """
 
@@ -208,14 +208,6 @@ class Sparse:
         """``X Xᵀ``, ``(m, m)``."""
         return self.rows.of(self.columns.of(torch.eye(self.shape[0], dtype=torch.float64)))
 
-    def take(self, rows: NDArray[np.int64]) -> Sparse:
-        """Return some of its rows, ``(k, n)``."""
-        counts = self.starts[rows + 1] - self.starts[rows]
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
-        places = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
-        return Sparse(starts, self.column[places], None, (len(rows), self.shape[1]))
-
     def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sparse]:
         """Return where its distinct rows are, ``(k,)``; which of them each row is, ``(m,)``; and these rows.
 
@@ -230,7 +222,11 @@ class Sparse:
         np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
         places = np.empty(len(keys), np.int64)
         places[order] = np.cumsum(new) - 1
-        return order[new], places, self.take(order[new])
+        rows = order[new]
+        counts, starts = self.starts[rows + 1] - self.starts[rows], np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        kept = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], counts)
+        return rows, places, Sparse(starts, self.column[kept], None, (len(rows), self.shape[1]))
 
 
 @cache
@@ -266,8 +262,7 @@ def _of_ones(where: NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
     return Sparse(starts, where % max(shape[1], 1), None, shape)
 
 
-#: stands for tensors that are not sparse
-_MANY = Sparse(np.zeros(1, np.int64), np.zeros(0, np.int64), None, (0, 0))
-_nonzeros = SideTable[Sparse]()
+#: False for tensors that are not sparse
+_nonzeros = SideTable[Sparse | Literal[False]]()
 #: squared norms of gradients
 _squares = SideTable[Tensor]()

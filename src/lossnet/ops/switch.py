@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,14 +60,8 @@ def _missing() -> str | None:
     return None if torch.cuda.is_available() else "there is no GPU"
 
 
-class _Step(NamedTuple):
-    """The random keys ``(R,)`` of a batch's steps, and whether the truth is made of ones and zeros."""
-
-    keys: Iterator[Tensor]
-    truth_is_sets: bool
-
-
-_step: ContextVar[_Step | None] = ContextVar("step", default=None)
+#: random keys ``(R,)`` of a batch's steps, none where they must not be drawn from; None for no kernels
+_keys: ContextVar[Iterator[Tensor] | None] = ContextVar("keys", default=None)
 
 
 @contextmanager
@@ -79,11 +72,12 @@ def accelerated(rng_keys: Tensor | None, truth_is_sets: bool = True) -> Iterator
         rng_keys: random keys ``(R, n)`` of ``R`` networks side by side, int64; None for no kernels.
         truth_is_sets: whether the truth is made of ones and zeros.
     """
-    token = _step.set(None if rng_keys is None or not _enabled else _Step(_endless(rng_keys), truth_is_sets))
+    keys = None if rng_keys is None or not _enabled else _endless(rng_keys) if truth_is_sets else iter(())
+    token = _keys.set(keys)
     try:
         yield
     finally:
-        _step.reset(token)
+        _keys.reset(token)
 
 
 def _endless(rng_keys: Tensor) -> Iterator[Tensor]:
@@ -95,13 +89,13 @@ def _endless(rng_keys: Tensor) -> Iterator[Tensor]:
 
 def kernels_fit(*tensors: Tensor) -> bool:
     """Return True if kernels are to work on these tensors: in steps of training, dense float32 on a GPU."""
-    return _step.get() is not None and _fit(tensors)
+    return _keys.get() is not None and _fit(tensors)
 
 
 def rng_key(*tensors: Tensor) -> Tensor | None:
     """Return random keys ``(R,)`` for a kernel that draws label sets, or None where it may not."""
-    step = _step.get()
-    return next(step.keys) if step is not None and step.truth_is_sets and _fit(tensors) else None
+    keys = _keys.get()
+    return next(keys, None) if keys is not None and _fit(tensors) else None
 
 
 def _fit(tensors: tuple[Tensor, ...]) -> bool:

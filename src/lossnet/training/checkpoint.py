@@ -16,20 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lossnet.files import replaced
 from lossnet.training.engines.descent import laid_out_as
 from lossnet.trees import tree_map
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "optimizer_state",
-    "pack",
-    "rate_tensors_kept",
-    "restore_optimizer",
-    "unpack",
-]
+__all__ = ["Checkpoint", "CheckpointError", "pack", "unpack"]
 
 FORMAT = 3
 #: options of an optimizer's groups that depend on where it runs
@@ -130,21 +123,26 @@ def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
     return {key: unpack(part, tensors) for key, part in content}
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state, with learning rates as numbers."""
-    content = optimizer.state_dict()
-    return {**content, "param_groups": [tree_map(float, group) for group in content["param_groups"]]}
+def state_of(part: Any) -> Any:
+    """Return the state of an optimizer, scheduler or callback, with learning rates as numbers."""
+    state = part.state_dict()
+    if isinstance(part, Optimizer):
+        return {**state, "param_groups": [tree_map(float, group) for group in state["param_groups"]]}
+    return tree_map(float, state) if isinstance(part, LRScheduler) else state
 
 
-def restore_optimizer(optimizer: Optimizer, content: Mapping[str, Any]) -> None:
-    """Load what `optimizer_state` returned, perhaps on another device."""
+def restore(part: Any, content: Any) -> None:
+    """Load what `state_of` returned, perhaps on another device."""
+    if not isinstance(part, Optimizer):
+        part.load_state_dict(content)
+        return
     groups = [
         {**saved, **{name: own[name] for name in _DEVICE if name in own}}
-        for saved, own in zip(content["param_groups"], optimizer.state_dict()["param_groups"], strict=True)
+        for saved, own in zip(content["param_groups"], part.state_dict()["param_groups"], strict=True)
     ]
-    with rate_tensors_kept(optimizer):
-        optimizer.load_state_dict({"state": dict(content["state"]), "param_groups": groups})
-    for parameter, state in optimizer.state.items():
+    with rate_tensors_kept(part):
+        part.load_state_dict({"state": dict(content["state"]), "param_groups": groups})
+    for parameter, state in part.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:  # in the order of a file
                 state[name] = laid_out_as(parameter, value)

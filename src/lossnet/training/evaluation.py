@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lossnet.data.examples import Dataset, arranged
 from lossnet.methods.base import Predict
@@ -54,9 +53,8 @@ def _stack(parts: list[Tensor]) -> Tensor:
     """Concatenate along the first axis; events that differ in size are padded with zeros."""
     if len({part.shape[1:] for part in parts}) == 1:
         return torch.cat(parts)
-    sizes = [max(part.shape[axis] for part in parts) for axis in range(1, parts[0].dim())]
-    padded = []
-    for part in parts:
-        gaps = [size - have for size, have in zip(sizes, part.shape[1:], strict=True)]
-        padded.append(F.pad(part, [side for gap in reversed(gaps) for side in (0, gap)]))
-    return torch.cat(padded)
+    sizes = map(max, zip(*(part.shape[1:] for part in parts), strict=True))
+    padded = parts[0].new_zeros(sum(map(len, parts)), *sizes)
+    for rows, part in zip(padded.split([len(part) for part in parts]), parts, strict=True):
+        rows[(slice(None), *map(slice, part.shape[1:]))] = part
+    return padded

@@ -18,18 +18,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet.methods.base import Stage
-from lossnet.training.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    optimizer_state,
-    pack,
-    rate_tensors_kept,
-    restore_optimizer,
-    unpack,
-)
+from lossnet.training import checkpoint
+from lossnet.training.checkpoint import Checkpoint, CheckpointError, rate_tensors_kept
 from lossnet.training.engines.eager import Eager, Job
 from lossnet.training.tracking import flat
-from lossnet.trees import tree_map
 
 if TYPE_CHECKING:
     from lossnet.training.trainer import Trainer
@@ -75,7 +67,6 @@ class Position:
         }
 
     def next_epoch(self) -> None:
-        """Go to the start of the next epoch."""
         self.epoch += 1
         self.step, self.totals, self.seconds = 0, {}, 0.0
 
@@ -94,7 +85,6 @@ class TrainingState:
 
     @property
     def stage(self) -> Stage:
-        """The stage that is being trained."""
         return self.stages[self.position.stage]
 
     @property
@@ -140,7 +130,6 @@ class TrainingState:
         return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
     def order(self, instances: int) -> Tensor:
-        """Return the epoch's order of data."""
         return torch.randperm(instances, generator=torch.Generator().manual_seed(self.seed()))
 
     def add(self, names: Sequence[tuple[str, str]], values: NDArray[np.float64]) -> None:
@@ -248,7 +237,7 @@ class TrainingState:
         if device.type == "cuda":
             tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
         parts = {
-            name: [type(part).__name__, pack(_state_of(part), name, tensors)]
+            name: [type(part).__name__, checkpoint.pack(checkpoint.state_of(part), name, tensors)]
             for name, part in self._parts().items()
         }
         state = {"settings": self._settings(), "position": asdict(self.position), "parts": parts}
@@ -305,15 +294,5 @@ class TrainingState:
             what = ", ".join(f"{name} was {its.get(name)}, is {mine.get(name)}" for name in names)
             raise CheckpointError(f"{self.options.checkpoint}: {what}; resume with what it was saved with")
         for name, part in self._parts().items():
-            state = unpack(packed[name][1], saved.tensors)
-            if isinstance(part, Optimizer):
-                restore_optimizer(part, state)
-            else:
-                part.load_state_dict(state)
+            checkpoint.restore(part, checkpoint.unpack(packed[name][1], saved.tensors))
         self._best = {name: part.to(self.options.device) for name, part in saved.part("best").items()}
-
-
-def _state_of(part: Any) -> Any:
-    if isinstance(part, Optimizer):
-        return optimizer_state(part)
-    return tree_map(float, part.state_dict()) if isinstance(part, LRScheduler) else part.state_dict()

@@ -143,7 +143,7 @@ class Trainer:
         With ``resume``, continue from the checkpoint to what an uninterrupted run would have given.
         """
         loop = _Loop([self], self.engine, self.progress and self.processes.first)
-        ((_, outcome),) = loop.fit(train, valid, lambda trainer: resume)
+        ((_, outcome),) = loop.fit(train, valid, [self] if resume else [])
         if isinstance(outcome, NonFiniteLoss):
             raise outcome
         return outcome
@@ -228,11 +228,9 @@ def fit_together(
     if why is not None:
         raise ValueError(f"these cannot be trained together: {why}")
 
-    def resumes(trainer: Trainer) -> bool:
-        return resume and trainer.checkpoint is not None and trainer.checkpoint.exists()
-
+    resumed = [one for one in trainers if resume and one.checkpoint is not None and one.checkpoint.exists()]
     loop = _Loop(trainers, Replicas(trainers[0].device), progress)
-    yield from loop.fit(train, valid, resumes)
+    yield from loop.fit(train, valid, resumed)
     if loop.stop.requested:  # while what had ended was dealt with
         raise Interrupted("stopped; these runs have ended", trainers[0].checkpoint)
 
@@ -248,7 +246,7 @@ class _Loop:
         self.last_saved = time.monotonic()
 
     def fit(
-        self, train: Dataset, valid: Dataset, resumes: Callable[[Trainer], bool]
+        self, train: Dataset, valid: Dataset, resumed: Sequence[Trainer]
     ) -> Iterator[tuple[int, Outcome]]:
         """Train all to their ends; yield the index and the outcome of each."""
         if len(train) == 0 or len(valid) == 0:
@@ -260,7 +258,7 @@ class _Loop:
             for index, trainer in enumerate(self.trainers):
                 trainer.state = TrainingState(trainer)
                 with self.engine.own(index):
-                    saved = trainer.state.read(trainer.checkpoint) if resumes(trainer) else None
+                    saved = trainer.state.read(trainer.checkpoint) if trainer in resumed else None
                 trainer.state.prepare(self.engine, saved)
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:

@@ -15,12 +15,8 @@ _BLOCK = 1024
 def draw(logits: Tensor, truth: Tensor, samples: int, count: int, keys: Tensor) -> Tensor:
     """Return the truth and independent samples behind it, ``(count, R·b, 1 + samples, labels)``.
 
-    Args:
-        logits: of labels' chances, ``(R·b, labels)``; NaN is never drawn.
-        truth: of the same shape.
-        samples: in each of ``count`` steps.
-        count: steps.
-        keys: a random key for each network's part of the batch, ``(R,)``.
+    ``logits`` of labels' chances, of which NaN is never drawn, and ``truth`` are ``(R·b, labels)``; ``keys``
+    ``(R,)`` are random, one for each network's part of the batch.
     """
     logits, truth = logits.contiguous(), truth.contiguous()
     rows, labels = logits.shape

@@ -1,12 +1,4 @@
-"""Engines: how the steps of a batch run, behind the interface of `Eager`.
-
-=============  =================================================================================
-`Eager`        one by one
-`Graph`        as CUDA graphs
-`Shared`       by several processes, each with its share of every batch
-`Replicas`     of many trainings at once, their networks stacked
-=============  =================================================================================
-"""
+"""Engines: how the steps of a batch run, behind the interface of `Eager`."""
 
 from __future__ import annotations
 

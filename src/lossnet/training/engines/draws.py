@@ -8,7 +8,7 @@ keeps what belongs to its own instances: their generators stay alike, whatever t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -49,12 +49,11 @@ class WholeBatchDraws(TorchFunctionMode):
         draw = _DRAWS.get(func)
         if draw is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        drawn = draw(self, func, *args, **kwargs)
-        return func(*args, **kwargs) if drawn is None else drawn
-
-    def divides(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape has rows for each of our instances."""
-        return len(shape) > 0 and shape[0] > 0 and shape[0] % (self.stop - self.start) == 0
+        own = args[0] if args else kwargs.get("input")
+        shape = (own if isinstance(own, Tensor) else func(*args, **{**kwargs, "device": "meta"})).shape
+        if len(shape) == 0 or shape[0] == 0 or shape[0] % (self.stop - self.start):
+            return func(*args, **kwargs)  # it has no rows for each of our instances
+        return draw(self, func, *args, **kwargs)
 
     def whole(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the same shape for all instances."""
@@ -84,36 +83,28 @@ class WholeBatchDraws(TorchFunctionMode):
         return torch.cat([others[0], values, others[1]]).expand(self.whole(own.shape))
 
 
-# Each of these draws for the whole batch, or returns None where an output has no rows for each instance.
+# Each of these draws for the whole batch.
 
 
-def _filled(mode: WholeBatchDraws, func: Function, size: Any, *more: Any, **options: Any) -> Tensor | None:
-    shape = func(size, *more, **{**options, "device": "meta"}).shape
-    return mode.own(func(mode.whole(shape), **options)) if mode.divides(shape) else None
+def _filled(mode: WholeBatchDraws, func: Function, *args: Any, **options: Any) -> Tensor:
+    shape = func(*args, **{**options, "device": "meta"}).shape
+    bounds = () if func is not torch.randint else args if "size" in options else args[:-1]
+    return mode.own(func(*bounds, **{**options, "size": mode.whole(shape)}))
 
 
-def _integers(mode: WholeBatchDraws, func: Function, *bounds: Any, **options: Any) -> Tensor | None:
-    shape = func(*bounds, **{**options, "device": "meta"}).shape
-    if "size" not in options:
-        bounds = bounds[:-1]
-    return mode.own(func(*bounds, **{**options, "size": mode.whole(shape)})) if mode.divides(shape) else None
+def _alike(mode: WholeBatchDraws, func: Function, own: Tensor, **options: Any) -> Tensor:
+    return mode.own(func(mode.like(own), **options))
 
 
-def _alike(mode: WholeBatchDraws, func: Function, own: Tensor, **options: Any) -> Tensor | None:
-    return mode.own(func(mode.like(own), **options)) if mode.divides(own.shape) else None
-
-
-def _in_place(
-    mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any
-) -> Tensor | None:
-    if not mode.divides(own.shape) or any(isinstance(value, Tensor) for value in (*more, *options.values())):
-        return None
+def _in_place(mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any) -> Tensor:
+    if any(isinstance(value, Tensor) for value in (*more, *options.values())):
+        return cast("Tensor", func(own, *more, **options))
     return own.copy_(mode.own(func(mode.like(own), *more, **options)))
 
 
-def _by_row(mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any) -> Tensor | None:
+def _by_row(mode: WholeBatchDraws, func: Function, own: Tensor, *more: Any, **options: Any) -> Tensor:
     """Draw by probabilities, which take as many random numbers whatever they are."""
-    return mode.own(func(mode.among(own), *more, **options)) if mode.divides(own.shape) else None
+    return mode.own(func(mode.among(own), *more, **options))
 
 
 def _dropout(
@@ -123,16 +114,15 @@ def _dropout(
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
-) -> Tensor | None:
-    if not training or not p or not mode.divides(input.shape):
-        return None
+) -> Tensor:
+    if not training or not p:
+        return cast("Tensor", func(input, p, training, inplace))
     kept = mode.own(func(torch.ones_like(mode.like(input.detach())), p, True))
     return input.mul_(kept) if inplace else input * kept
 
 
 _DRAWS: dict[Function, Function] = {
-    **dict.fromkeys([torch.rand, torch.randn], _filled),
-    torch.randint: _integers,
+    **dict.fromkeys([torch.rand, torch.randn, torch.randint], _filled),
     **dict.fromkeys([torch.rand_like, torch.randn_like], _alike),
     **dict.fromkeys([Tensor.bernoulli_, Tensor.normal_, Tensor.uniform_, Tensor.random_], _in_place),
     **dict.fromkeys([torch.bernoulli, torch.multinomial, Tensor.bernoulli, Tensor.multinomial], _by_row),

@@ -72,12 +72,11 @@ class GraphRunner:
     def __init__(self, run: RunBatch, generators: Callable[[], Sequence[torch.Generator]] = tuple) -> None:
         self._run, self._generators = run, generators
         self._eager_left = self.warm_up
-        self._seen: set[_Shapes] = set()
-        self._graphs: dict[_Shapes, _Captured] = {}
+        self._seen: set[tuple[torch.Size, ...]] = set()
+        self._graphs: dict[tuple[torch.Size, ...], _Captured] = {}
         self._impossible = False
 
     def __call__(self, batch: Batch, keys: Tensor | None) -> Readings:
-        """Take the batch's optimizer steps."""
         shape = tuple(part.shape for part in tree_leaves(batch))
         captured = self._graphs.get(shape)
         if captured is None:
@@ -136,9 +135,6 @@ class GraphRunner:
         finally:
             gc.enable()
         return _Captured(graph, read, readings)
-
-
-_Shapes = tuple[torch.Size, ...]
 
 
 class _Captured(NamedTuple):

@@ -20,6 +20,7 @@ from torch import Tensor, distributed, nn
 
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch
+from lossnet.training.engines.descent import laid_out_as
 from lossnet.training.engines.draws import WholeBatchDraws
 from lossnet.training.engines.eager import Eager, Gradients
 from lossnet.training.evaluation import Dataset, Views
@@ -28,9 +29,6 @@ from lossnet.trees import tree_map
 __all__ = ["Launch", "Processes", "Shared", "joined", "launch", "launched_rank"]
 
 T = TypeVar("T")
-
-#: how long a process waits for the others before it gives up
-PATIENCE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,7 @@ class Processes:
         part = (stop - start) / rows
         if start == stop:
             start, stop = (start, start + 1) if start < rows else (start - 1, start)
-        own: Batch = tree_map(lambda values: _rows(values, start, stop), batch)
-        own = own.weighted()
+        own = tree_map(lambda values: _rows(values, start, stop), batch).weighted()
         with WholeBatchDraws(rows, start, stop):
             yield own._replace(weight=tree_map(lambda weight: weight * part, own.weight))
 
@@ -97,9 +94,7 @@ class Processes:
             distributed.all_reduce(flat)
             parts = flat.split([sums[place].numel() for place in places])
             for place, part in zip(places, parts, strict=True):
-                own, summed = sums[place], part.view(sums[place].shape)
-                # Fused optimizers want gradients to lie in memory as the parameters do.
-                sums[place] = summed if own.is_contiguous() else torch.empty_like(own).copy_(summed)
+                sums[place] = laid_out_as(sums[place], part.view(sums[place].shape))
         return tuple(sums)
 
     def any(self, flag: bool) -> bool:
@@ -270,7 +265,8 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
             "meet: set the same in all of them, or start one process only (each would train a copy)"
         )
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    distributed.init_process_group(backend, rank=told.rank, world_size=told.count, timeout=PATIENCE)
+    patience = timedelta(minutes=10)
+    distributed.init_process_group(backend, rank=told.rank, world_size=told.count, timeout=patience)
     try:
         yield Processes(told.rank, told.count, device)
     finally:

@@ -39,9 +39,6 @@ _LAYERS = (InputLayer, nn.Linear, Dropout, nn.Softplus)
 T = TypeVar("T")
 
 
-# ---------------------------------------------------------------- random numbers
-
-
 class Streams:
     """The random numbers of each replica: those of torch after ``manual_seed`` of its seed.
 
@@ -138,9 +135,6 @@ class Streams:
         return done
 
 
-# ---------------------------------------------------------------- stacked forms
-
-
 @dataclass(frozen=True)
 class PerReplica:
     """A number for each replica, ``(R,)``, that multiplies tensors ``(R·b, …)``.
@@ -224,7 +218,7 @@ class _Dropout(Dropout):
 
     def __init__(self, probability: float, streams: Streams) -> None:
         super().__init__(probability)
-        self._alone, self.streams = Dropout(probability), streams
+        self.streams = streams
         self._ones: dict[torch.Size, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -234,8 +228,8 @@ class _Dropout(Dropout):
         known = x.shape in self._ones
         if not known:
             self._ones[x.shape] = torch.ones_like(x, requires_grad=False)
-        parts = self.streams.parts(self._ones[x.shape])
-        return x * torch.cat(self.streams.draw(lambda index: self._alone(parts[index]), early=known))
+        parts, alone = self.streams.parts(self._ones[x.shape]), super().forward
+        return x * torch.cat(self.streams.draw(lambda index: alone(parts[index]), early=known))
 
 
 def stacking_blocker_of(network: nn.Module) -> str | None:
@@ -268,19 +262,11 @@ def _stacked(module: nn.Module, parameters: Mapping[Tensor, nn.Parameter], strea
     return twin
 
 
-# ---------------------------------------------------------------- parameters and their optimizer
-
-
 class Stack:
     """The same network of ``R`` replicas, its parameters as one.
 
     Each replica's own parameters become views of them, which its optimizer, validation and checkpoints read.
-
-    Args:
-        networks: of each replica.
-        optimizers: each replica's optimizer of that network.
-        clips: the largest norm of each replica's gradient.
-        streams: the replicas' random numbers.
+    Of each replica are given: the network, its optimizer, and the largest norm of its gradient.
     """
 
     def __init__(
