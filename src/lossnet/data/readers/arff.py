@@ -124,8 +124,7 @@ class Layout:
             elif attribute.name in self._label_columns:
                 self._add_label(attribute)
             elif attribute.kind == "numeric":
-                self._add(number_converter(attribute.name), _Place(self._next_column))
-                self.feature_names.append(attribute.name)
+                self._add(number_converter(attribute.name), _Place(self._next_column), [attribute.name])
             elif attribute.kind == "nominal":
                 self._add_nominal(attribute, like, one_hot_always)
             else:
@@ -184,9 +183,10 @@ class Layout:
     def _next_column(self) -> int:
         return len(self._label_columns) + len(self.feature_names)
 
-    def _add(self, converter: Converter, place: _Place | None) -> None:
+    def _add(self, converter: Converter, place: _Place | None, features: Sequence[str] = ()) -> None:
         self.converters.append(converter)
         self._places.append(place)
+        self.feature_names += features
 
     def _add_label(self, attribute: Attribute) -> None:
         name, words = attribute.name, LABEL_WORDS
@@ -209,19 +209,15 @@ class Layout:
     def _add_nominal(self, attribute: Attribute, like: Like | None, one_hot_always: bool) -> None:
         seen = None if like is None else like.values(attribute.name)
         binary = {value.lower() for value in attribute.values} in BINARY_PAIRS and len(attribute.values) == 2
-        complain = partial(_unknown_value, attribute)
-        column = self._next_column
         if seen is None and binary and not one_hot_always:
+            names, width = [attribute.name], 0
             words = {value: BINARY_WORDS[value.lower()] for value in attribute.values}
-            self._add(Codes(words, complain).__getitem__, _Place(column, default=words[attribute.values[0]]))
-            self.feature_names.append(attribute.name)
-            return
-        values = list(attribute.values) if seen is None else seen
-        order = {value: float(code) for code, value in enumerate(values)}
-        words = {value: order[value] for value in attribute.values if value in order}
-        place = _Place(column, len(values), order.get(attribute.values[0], -1.0))
-        self._add(Codes(words, complain).__getitem__, place)
-        self.feature_names += [f"{attribute.name}={value}" for value in values]
+        else:
+            declared, values = set(attribute.values), attribute.values if seen is None else seen
+            names, width = [f"{attribute.name}={value}" for value in values], len(values)
+            words = {value: float(code) for code, value in enumerate(values) if value in declared}
+        place = _Place(self._next_column, width, words.get(attribute.values[0], -1.0))
+        self._add(Codes(words, partial(_unknown_value, attribute)).__getitem__, place, names)
 
 
 def _unknown_value(attribute: Attribute, word: str) -> str:
