@@ -243,9 +243,7 @@ def join_a_group(folder):
     distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     name, *_ = WORK["RESUMED"]
     fit_joined(name, folder)
-    left_alone = distributed.is_initialized()
-    distributed.destroy_process_group()
-    return left_alone
+    return distributed.is_initialized()  # it ends with its process: torch 2.6 may hang in destroying it
 
 
 @several

@@ -9,6 +9,7 @@ second derivatives and readings are then summed explicitly.  Networks are left u
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -270,6 +271,9 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
     try:
         yield Processes(told.rank, told.count, device)
     finally:
+        # Threads of the group may still wait for Python's lock to free a tensor, and torch 2.6 holds it while
+        # it waits for them to end.  Here they can take it.
+        time.sleep(0.05)
         distributed.destroy_process_group()
 
 
