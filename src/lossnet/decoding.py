@@ -1,12 +1,4 @@
-"""From probabilities to outputs, for every method.
-
-=================  ==================================================================================
-`Threshold`        units whose probability reaches one global threshold, 0.5 unless given
-`tune_threshold`   the threshold with the highest mean F1 on validation data
-`ExpectedF1`       the label set with the highest expected F1, exact for independent labels
-`Nearest`          the discrete output nearest to a relaxed one, by its space
-=================  ==================================================================================
-"""
+"""From probabilities to outputs, for every method."""
 
 from __future__ import annotations
 

@@ -76,10 +76,9 @@ class Sum(Energy):
     """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2).
 
     >>> import torch
-    >>> from lossnet.energies import LabelInteraction, Local
-    >>> from lossnet.nets import MLP
-    >>> encoder = MLP(4, hidden=8, layers=1)
-    >>> energy = Sum(encoder, Local(8, labels=3), LabelInteraction(labels=3, hidden=5))
+    >>> from lossnet import energies, nets
+    >>> encoder = nets.MLP(4, hidden=8, layers=1)
+    >>> energy = Sum(encoder, energies.Local(8, labels=3), energies.LabelInteraction(3, hidden=5))
     >>> energy(torch.zeros(2, 4), torch.zeros(2, 7, 3)).shape
     torch.Size([2, 7])
     """

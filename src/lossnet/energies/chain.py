@@ -26,8 +26,8 @@ class Potentials(NamedTuple):
 class Chain(Term):
     """``−(Σ_t y_tᵀ U b(x, t) + Σ_t y_{t−1}ᵀ W y_t)`` (InfNet+ Eq. 7); one of the features ``b`` is constant.
 
-    Candidates may be relaxed.  Over discrete ones the minimum and the partition function are exact
-    (`viterbi`, `log_partition`), so that the same energy is a conditional random field's.
+    Candidates ``(batch, K, length, tags)`` may be relaxed and are zero on padding.  Over discrete ones the
+    minimum (`viterbi`) and `log_partition` are exact: the same energy is a conditional random field's.
 
     >>> term = Chain(features=8, tags=3)
     >>> tokens = Tokens(torch.ones(2, 5, 8), torch.ones(2, 5, 4), torch.ones(2, 5, dtype=torch.bool))
@@ -42,17 +42,14 @@ class Chain(Term):
         self.transitions = nn.Parameter(torch.zeros(tags, tags))
 
     def prepare(self, features: Tokens) -> Potentials:
-        """Return ``U b(x, t)`` and the mask."""
         return Potentials(self.local(features.states), features.mask)
 
     def evaluate(self, prepared: Potentials, y: Tensor) -> Tensor:
-        """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, zero on padding."""
         alone = torch.einsum("bktl,btl->bk", y, prepared.local)
         pairs = (y[:, :, :-1] @ self.transitions * y[:, :, 1:]).sum((2, 3))
         return -(alone + pairs)
 
     def unary_logits(self, features: Tokens) -> Tensor:
-        """Return logits ``(batch, length, tags)`` of the first sum alone."""
         return self.prepare(features).local
 
     def log_partition(self, prepared: Potentials) -> Tensor:

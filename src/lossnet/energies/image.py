@@ -65,13 +65,11 @@ class ImageEnergy(Energy):
         self.weights = linear(hidden[1], 1)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the image's part of the first convolution, ``(batch, filters, height, width)``."""
         if self.size is not None and tuple(x.shape[-2:]) != tuple(self.size):
             raise ValueError(f"this energy is for images of size {self.size}, not {tuple(x.shape[-2:])}")
         return F.conv2d(self.normalise(x), self.fine.weight[:, :-1], self.fine.bias, padding=2)
 
     def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:
-        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
         fine = F.silu(ops.mask_convolution(encoded, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))
         flat = coarse.mean((2, 3)) if self.size is None else coarse.flatten(1)
@@ -130,7 +128,6 @@ class FeatureEnergy(Energy):
         return logits, shift
 
     def evaluate(self, encoded: _Encoded, y: Tensor) -> Tensor:
-        """Return energies ``(batch, K)`` of candidates ``(batch, K, height, width)``."""
         logits, shift = encoded
         fine = F.silu(ops.mask_convolution(shift, y, self.fine.weight[:, -1:]))
         coarse = F.silu(self.coarse(F.silu(self.middle(fine))))

@@ -1,4 +1,4 @@
-"""Terms of label sets: every label alone given the input, and which labels belong together."""
+"""Terms of label sets ``(batch, K, labels)``: every label given the input, and which belong together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Local(Term):
         return prepared
 
     def evaluate(self, prepared: Tensor, y: Tensor) -> Tensor:
-        """Return energies ``(batch, K)`` of candidates ``(batch, K, labels)``."""
         return ops.weighted_sum(y, prepared)
 
     def unary_logits(self, features: Tensor) -> Tensor:
@@ -63,6 +62,5 @@ class LabelInteraction(Term):
         return shift.unsqueeze(1)
 
     def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
-        """Return ``vᵀ softplus(M y + U T(x))`` of candidates ``(batch, K, labels)``, ``(batch, K)``."""
         mixing, weights = self.mixing.weight, self.weights.weight
         return ops.label_interaction(y, mixing, weights, shift=prepared, training=self.training)

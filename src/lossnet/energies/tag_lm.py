@@ -62,7 +62,6 @@ class TagLM(Term):
         return features.mask, lengths, turned(words, lengths) if self.backward else words
 
     def evaluate(self, prepared: _Prepared, y: Tensor) -> Tensor:
-        """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``, zero on padding."""
         batch, count, length, _ = y.shape
         mask, lengths, words = prepared
         lengths = lengths.repeat_interleave(count)

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places
 
-__all__ = ["Layout", "derivatives", "evaluate", "first_order"]
+__all__ = ["Layout", "derivatives", "evaluate"]
 
 
 def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | None = None) -> Tensor:
@@ -34,18 +34,16 @@ def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | Non
     return loss if problems is None else loss.sum()
 
 
-def first_order(loss: Tensor, at: Sequence[Place], create_graph: bool = False) -> tuple[Tensor, ...]:
-    """Return the loss's gradient at each place; see `derivatives`."""
-    return derivatives((loss,), None, at, create_graph)
-
-
 def derivatives(
     outputs: Sequence[Tensor],
-    directions: Sequence[Tensor] | None,
     at: Sequence[Place],
+    directions: Sequence[Tensor] | None = None,
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return ``∂ (Σ output · direction)`` at each place, 0 where nothing reaches; the graph stays usable."""
+    """Return ``∂ (Σ output · direction)`` at each place, 0 where nothing reaches; the graph stays usable.
+
+    A scalar output, such as a loss, needs no direction.
+    """
     if not outputs:
         return tuple(map(_zeros, at))
     with torch.autocast(outputs[0].device.type, enabled=False):  # backward has the types of the forward pass

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lossnet.hypergradient.base import Solver, System, check_at_least, inverse
-from lossnet.hypergradient.evaluation import Layout, evaluate, first_order
+from lossnet.hypergradient.evaluation import Layout, derivatives, evaluate
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers, within
 from lossnet.hypergradient.products import DoubleBackward, FiniteDifference, Products
 from lossnet.hypergradient.solvers import Neumann
@@ -114,7 +114,7 @@ def implicit_gradient(
     thin = thin and total is None  # the rows of a layer's input are spread over processes
     parameters, count = (*inner_params, *outer_params), len(inner_params)
     layers = thin_layers(loss, parameters) if thin else {}
-    firsts = first_order(loss, places(parameters, layers))
+    firsts = derivatives([loss], places(parameters, layers))
     del loss  # and its graph, unless the caller keeps it
     both = Gradient(firsts if total is None else total(firsts), layers)
     slope, known = both.part(0, count), both.part(count, len(parameters))
@@ -201,12 +201,12 @@ def _implicit(
             thin = thin_layers(inner, both)
             layout = Layout(inner_params, slope.common(within(thin, 0, count)))
             outer_layers = explicit.common(within(thin, count, len(both)))
-        derivatives = products.of(inner, layout.places)
+        inner_derivatives = products.of(inner, layout.places)
     else:
-        derivatives = products.of(inner, inner_params)
+        inner_derivatives = products.of(inner, inner_params)
 
     def along(direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        parts = derivatives.along(direction, targets)
+        parts = inner_derivatives.along(direction, targets)
         return parts if total is None else total(parts)
 
     def product(direction: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ def _implicit(
     with torch.no_grad(), plain if isinstance(products, DoubleBackward) else nullcontext():
         gradient = None
         if solver.needs_gradient:
-            parts = derivatives.gradient()
+            parts = inner_derivatives.gradient()
             gradient = layout.flatten(parts if total is None else total(parts))
         largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
         solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)

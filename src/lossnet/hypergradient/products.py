@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lossnet.hypergradient.base import inverse
-from lossnet.hypergradient.evaluation import Layout, derivatives, evaluate, first_order
+from lossnet.hypergradient.evaluation import Layout, derivatives, evaluate
 from lossnet.hypergradient.layers import Place
 
 __all__ = ["Derivatives", "DoubleBackward", "FiniteDifference", "Products"]
@@ -57,13 +57,13 @@ class DoubleBackward(Products):
     thin: bool = True
 
     def of(self, inner: Tensor | Callable[[], Tensor], parameters: Sequence[Place]) -> Derivatives:
-        slope = first_order(evaluate(inner, "inner"), parameters, create_graph=True)
+        slope = derivatives([evaluate(inner, "inner")], parameters, create_graph=True)
 
         def along(direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
             # A gradient without a graph is constant: unreachable parameters, or a loss linear in them.
             pairs = [(g, v) for g, v in zip(slope, direction, strict=True) if g.requires_grad]
             gradients, vectors = zip(*pairs, strict=True) if pairs else ((), ())
-            return derivatives(gradients, vectors, targets)
+            return derivatives(gradients, targets, vectors)
 
         return Derivatives(lambda: tuple(part.detach() for part in slope), along)
 
@@ -136,7 +136,7 @@ class _Differences:
                 self._restore()
             elif self.draws:  # the first evaluation goes on from here, as if it were the only one
                 self.random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices)]
-            return first_order(evaluate(self.inner, "inner"), targets)
+            return derivatives([evaluate(self.inner, "inner")], targets)
 
     def _restore(self) -> None:
         assert self.random is not None

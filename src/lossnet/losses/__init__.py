@@ -2,16 +2,6 @@
 
 An energy loss proposes the candidates that it wants to see (`EnergyLoss.propose`) and compares their
 energies with the truth's.  The task loss is a weighted sum of energy, cross-entropy and score.
-
-=============  ====================================================================  =================
-`Margin`       ``[cost(ŷ, y) − E(x, ŷ) + E(x, y)]₊``                                 SEAL Eq. 6
-`Perceptron`   ``[−E(x, ŷ) + E(x, y)]₊``                                             InfNet+ Eq. 5
-`Regression`   ``BCE(σ(−E(x, ŷ)), s(ŷ, y))``                                         SEAL Eq. 7
-`RegressionS`  its mean over perturbed ``ŷ``                                         SEAL §2.3
-`NCE`          ``−log softmax(−E(x, yᵏ) − log P(yᵏ|x))`` at the truth, ``k = 0``     SEAL Eq. 8, 9
-`Ranking`      the same without ``log P``                                            SEAL App. E
-`CD`           ranking with ``cost(yᵏ, y)`` added to each exponent                   UAI §3.3 (L_CD)
-=============  ====================================================================  =================
 """
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss

@@ -27,9 +27,6 @@ class Ranking(EnergyLoss):
 
     With a ``score``, ``cost(yᵏ, y)`` is added to each sample's exponent.
 
-    Relations:
-        `NCE` corrects for how probable each sample was; `CD` is this loss with a score.
-
     Example:
         >>> from lossnet.spaces import MultiLabel
         >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
@@ -85,10 +82,8 @@ def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction
 class NCE(Ranking):
     """`Ranking` with ``−log P(yᵏ|x)`` in the exponent (SEAL Eq. 8 and 9, truth in the sum).
 
-    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).
-
-    Relations:
-        With a ``score`` it is L_NCE of UAI §3.3, its sign corrected.
+    At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).  With a
+    ``score`` it is L_NCE of UAI §3.3, its sign corrected.
 
     Example:
         >>> from lossnet.spaces import MultiLabel

@@ -65,10 +65,8 @@ class Asymmetric:
 class Dice:
     """Soft Dice cost of binary units, ``1 − (2 Σ ŷy + s) / (Σ ŷ + Σ y + s)`` with ``s = smoothing``.
 
-    One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is.
-
-    Relations:
-        `F1`'s cost but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
+    One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is: `F1`'s cost
+    but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
 
     Example:
         >>> from lossnet.spaces import Mask

@@ -19,12 +19,6 @@ class Margin(ScoredLoss):
 
     Several candidates' losses are averaged.
 
-    Requirements:
-        A score, whose cost is the margin.
-
-    Relations:
-        `Perceptron` is the same without the cost.
-
     Example:
         >>> import torch
         >>> from lossnet.spaces import MultiLabel
@@ -54,10 +48,7 @@ class Margin(ScoredLoss):
 
 @dataclass(frozen=True)
 class Perceptron(Margin):
-    """``[−E(x, ŷ) + E(x, y)]₊`` (InfNet+ Eq. 5, right).
-
-    Relations:
-        A `Margin` of zero.
+    """``[−E(x, ŷ) + E(x, y)]₊``, a `Margin` of zero (InfNet+ Eq. 5, right).
 
     Example:
         >>> import torch

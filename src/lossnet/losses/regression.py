@@ -23,13 +23,7 @@ __all__ = ["Regression", "RegressionS"]
 class Regression(ScoredLoss):
     """``BCE(σ(−E(x, ŷ)), s(ŷ, y))`` (SEAL Eq. 7, with ``log(1 − σ)`` where it prints ``1 + σ``).
 
-    Several candidates' losses are averaged.
-
-    Requirements:
-        A score in [0, 1].
-
-    Relations:
-        `RegressionS` proposes several candidates.
+    Several candidates' losses are averaged.  The score must be in [0, 1].
 
     Example:
         >>> from lossnet.spaces import MultiLabel

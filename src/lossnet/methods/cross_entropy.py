@@ -19,9 +19,8 @@ class CrossEntropy(TaskNetMethod):
 
     ``TaskLoss(score_weight=30)`` adds a soft-F1 term, ``TaskLoss(fixed=Asymmetric())`` has another loss.
 
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> method = CrossEntropy(MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
+    >>> from lossnet import MultiLabel, nets
+    >>> method = CrossEntropy(nets.MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
     >>> [stage.networks for stage in method.stages()]
     [('task_net',)]
     """
@@ -37,7 +36,6 @@ class CrossEntropy(TaskNetMethod):
         return (Stage("task net", ("task_net",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step on the task loss."""
         yield Update("task_net", self.task_loss(self.prediction(batch), batch.y, weight=batch.weight))
 
 

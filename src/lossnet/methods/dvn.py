@@ -22,10 +22,8 @@ class DVN(EnergyMethod):
     Each batch shows it three outputs: the prediction of inference, the adversarial output on which it is most
     mistaken, searched for from a random start, and the truth.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
     >>> DVN(energy, MultiLabel(3)).predict(torch.zeros(2, 4)).shape
     torch.Size([2, 3])
     """

@@ -63,11 +63,9 @@ class Implicit(SEAL):
 
     The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = Implicit(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), score=F1())
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
+    >>> method = Implicit(nets.MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), score=F1())
     >>> update = next(method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3))))
     >>> update.network, sorted(update.measured)
     ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])

@@ -27,11 +27,9 @@ class InfNet(SEAL):
     on the plain task loss with the energy frozen.
 
     >>> import torch
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = InfNet(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3))
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
+    >>> method = InfNet(nets.MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3))
     >>> [(stage.name, stage.networks) for stage in method.stages()]
     [('joint', ('energy', 'task_net')), ('fine-tuning', ('task_net',))]
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -99,11 +99,10 @@ class InfNetPlus(SEAL):
     ``task_steps`` is the paper's ``k``.  The history has the paper's ``l0`` (the first bracket) and ``l1``
     (the same without ``E(x, y)`` and truncation), measured before each energy step.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> from lossnet import energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
     >>> space = MultiLabel(3)
-    >>> method = InfNetPlus(MLP(4, hidden=8, layers=1, outputs=3), Stacked(space), energy, space)
+    >>> method = InfNetPlus(nets.MLP(4, hidden=8, layers=1, outputs=3), Stacked(space), energy, space)
     >>> [update.network for update in method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3)))]
     ['energy', 'task_net', 'cost_net']
     """
@@ -145,9 +144,8 @@ class InfNetPlus(SEAL):
         with torch.no_grad():
             test_time, augmented = self.predictions(batch)
         for _ in range(self.energy_steps):
-            margin, perceptron, truth = self.violations(
-                self.energy.at(batch.x), batch.y, test_time, augmented
-            )
+            energy = self.energy.at(batch.x)
+            margin, perceptron, truth = self.violations(energy, batch.y, test_time, augmented)
             hinge = batch.mean(margin.clamp(min=0))
             measured = {"l0": hinge.detach(), "l1": batch.mean(margin - truth).detach()}
             loss = hinge + self.weight * batch.mean(perceptron.clamp(min=0))
@@ -183,23 +181,15 @@ class InfNetPlus(SEAL):
         return cost - against + low, low - predicted, low
 
 
-def _cost_net(parts: Parts, task_net: nn.Module) -> CostNet:
-    if parts.settings.cost_net == "separated":
-        return Separated(parts.task_net())
-    if parts.settings.cost_net == "shared":
-        return Shared(task_net.head)  # type: ignore[arg-type]
-    return Stacked(parts.space)
-
-
 def _build(parts: Parts) -> InfNetPlus:
     s, task_net = parts.settings, parts.task_net()
-    return parts.make(
-        InfNetPlus,
-        task_net=task_net,
-        cost_net=_cost_net(parts, task_net),
-        weight=s.perceptron_weight,
-        truncated=s.zero_truncation,
-    )
+    cost_nets: dict[str, Callable[[], CostNet]] = {
+        "separated": lambda: Separated(parts.task_net()),
+        "shared": lambda: Shared(task_net.head),  # type: ignore[arg-type]
+        "stacked": lambda: Stacked(parts.space),
+    }
+    networks = {"task_net": task_net, "cost_net": cost_nets[s.cost_net]()}
+    return parts.make(InfNetPlus, **networks, weight=s.perceptron_weight, truncated=s.zero_truncation)
 
 
 SPEC = MethodSpec(

@@ -20,11 +20,9 @@ __all__ = ["NCEEnergy"]
 class NCEEnergy(EnergyMethod):
     """An energy that tells the truth from samples of ``noise_net``, trained with cross-entropy and frozen.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = NCEEnergy(energy, MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
+    >>> method = NCEEnergy(energy, nets.MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3))
     >>> [stage.networks for stage in method.stages()]
     [('noise_net',), ('energy',)]
     """

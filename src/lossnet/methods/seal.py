@@ -34,11 +34,9 @@ class SEAL(TaskNetMethod):
     held fixed.  Each network reads the other's batch once, however many steps it takes.  Without
     ``energy_steps`` the energy is not trained: any scorer of outputs then is a loss.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
-    >>> method = SEAL(MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), energy_steps=2)
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
+    >>> method = SEAL(nets.MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), energy_steps=2)
     >>> batch = Batch(torch.zeros(5, 4), torch.ones(5, 3))
     >>> [update.network for update in method.updates(batch)]
     ['energy', 'energy', 'task_net']

@@ -20,13 +20,10 @@ class SEALStatic(SEAL):
     The ``teacher`` trains the energy: `SPEN` (margin), `DVN` (regression) or `NCEEnergy` (NCE).  An energy
     that is frozen from the start is not trained.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.methods import DVN
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> space = MultiLabel(3)
-    >>> teacher = DVN(Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3)), space)
-    >>> method = SEALStatic(MLP(4, hidden=8, layers=1, outputs=3), teacher, space)
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
+    >>> teacher, space = dvn.DVN(energy, MultiLabel(3)), MultiLabel(3)
+    >>> method = SEALStatic(nets.MLP(4, hidden=8, layers=1, outputs=3), teacher, space)
     >>> [stage.networks for stage in method.stages()]
     [('energy',), ('task_net',)]
     """

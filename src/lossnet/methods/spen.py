@@ -21,10 +21,8 @@ class SPEN(EnergyMethod):
     As in the original, the local term is first trained as a classifier with cross-entropy; the margin
     loss then starts from features that mean something.
 
-    >>> from lossnet.energies import Local, Sum
-    >>> from lossnet.nets import MLP
-    >>> from lossnet.spaces import MultiLabel
-    >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
     >>> [stage.name for stage in SPEN(energy, MultiLabel(3)).stages()]
     ['local energy', 'energy']
     """

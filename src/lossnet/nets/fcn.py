@@ -50,7 +50,6 @@ class FCN(nn.Module):
         return F.silu(self.to_fine(middle, fine))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits ``(batch, height, width)``."""
         logits: Tensor = self.head(self.features(x))
         return logits.squeeze(1)
 
@@ -100,7 +99,6 @@ class UNet(nn.Module):
         return F.avg_pool2d(x, self.enlarge) if self.enlarge > 1 else x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits ``(batch, height, width)``."""
         logits: Tensor = self.head(self.features(x))
         return logits.squeeze(1)
 
@@ -149,7 +147,6 @@ class Normalise(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images of the same shape."""
         return (x - self.mean) / self.std
 
 

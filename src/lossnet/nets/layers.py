@@ -50,7 +50,6 @@ class InputLayer(nn.Module):
         self.bias = start.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``X W + b``, ``(…, outputs)``."""
         return ops.dense_layer(x, self.weight, self.bias, transposed=True, training=self.training)
 
     def extra_repr(self) -> str:
