@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lossnet.data import Coverage, DataError, Examples, digest
+from lossnet.data.errors import AnyPath
 from lossnet.data.readers import read_frame
-from lossnet.data.registry import TOKEN_FEATURES, AnyPath, Entry, read_raw, split_data
+from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
 from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output

@@ -342,7 +342,7 @@ def test_of_three_workers_one_is_killed_and_all_trials_are_accounted_for(
     make_run, tmp_path, storage, monkeypatch
 ):
     monkeypatch.setattr(study, "HEARTBEAT", 1)
-    monkeypatch.setattr(study, "GRACE", 4)
+    monkeypatch.setattr(study, "GRACE", 8)
     run, trials = make_run(epochs=12), 4
     flags = {"split": run.split, "output": tmp_path / "out", "trials": trials, "epochs": 12, "patience": 12}
     flags |= {"method": run.method, "task-hidden": 4, "study": "shared", "device": "cpu"}

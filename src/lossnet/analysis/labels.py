@@ -12,8 +12,6 @@ from torch import Tensor
 
 from lossnet.energies import Energy
 
-__all__ = ["Interactions", "LabelScores", "Pair", "Pairs", "hessian", "label_scores", "pull_along"]
-
 
 def hessian(
     energy: Energy,

@@ -8,8 +8,6 @@ from torch import Tensor
 from lossnet.energies import Energy
 from lossnet.training.evaluation import Views
 
-__all__ = ["mask_pull"]
-
 
 def mask_pull(energy: Energy, x: Tensor, y: Tensor, views: Views | None = None) -> Tensor:
     """Return ``−∂E/∂y`` at masks ``y`` ``(instances, height, width)`` of images ``x``, in the masks' shape.

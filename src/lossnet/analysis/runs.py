@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
-__all__ = ["Curve", "Estimate", "difference", "estimate", "read_history", "trajectories"]
-
 
 class Curve(NamedTuple):
     """A quantity over the epochs that have it; epochs are counted through all stages, from 1."""

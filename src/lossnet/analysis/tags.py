@@ -15,16 +15,6 @@ from lossnet.analysis.labels import LabelScores, Pairs, label_scores
 from lossnet.energies import Energy
 from lossnet.spans import find_spans
 
-__all__ = [
-    "Confusion",
-    "Transitions",
-    "confusions",
-    "count_transitions",
-    "cross_hessian",
-    "span_kind_scores",
-    "tag_scores",
-]
-
 
 def cross_hessian(energy: Energy, x: Tensor, y: Tensor, mask: Tensor, most: int | None = None) -> Tensor:
     """Return the mean of ``∂²E/∂y_t∂y_{t+1}`` over neighbours, ``(tags, tags)`` (UAI supplement, Fig. 2).

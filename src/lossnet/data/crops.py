@@ -14,10 +14,8 @@ from lossnet.data.errors import DataError
 from lossnet.spaces import Batch
 
 if TYPE_CHECKING:
+    from lossnet.data.examples import Dataset
     from lossnet.methods.base import Predict
-    from lossnet.training.evaluation import Dataset
-
-__all__ = ["Crops"]
 
 #: Crops that go through a network at once; a single position of a larger batch still does.
 _AT_ONCE = 1024

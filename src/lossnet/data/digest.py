@@ -13,8 +13,6 @@ from lossnet.data.embeddings import Embeddings
 from lossnet.data.examples import Examples
 from lossnet.data.tables import joined
 
-__all__ = ["digest"]
-
 #: values that are made comparable at a time
 _AT_ONCE = 1 << 20
 #: how values are counted, whatever a machine or a library keeps them as; columns and lengths fit 32 bits

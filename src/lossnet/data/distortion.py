@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from lossnet.spaces import Batch
 
-__all__ = ["Distortion"]
-
 
 @dataclass(frozen=True)
 class Distortion:

@@ -10,8 +10,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from lossnet.data.errors import DataError
 
-__all__ = ["fetch"]
-
 
 def fetch(url: str, sha256: str, path: Path, progress: bool = True) -> None:
     """Download a file to ``path``, unless it is there and has the right checksum."""

@@ -9,8 +9,6 @@ from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["digits_completion", "digits_pairs", "digits_scenes"]
-
 _SIDE = 8
 _PIXELS = [f"pixel_{row}_{column}" for row in range(_SIDE) for column in range(_SIDE)]
 _INK = 16.0  # the darkest pixel

@@ -34,8 +34,6 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.text import read_lines
 
-__all__ = ["Coverage", "Embeddings", "find_spelling", "read_embeddings", "spellings"]
-
 #: the rules of `spellings`, in their order
 RULES = ("as is", "lower case", "capitalised", "number", "kind", "repeats")
 

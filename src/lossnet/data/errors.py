@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
-__all__ = ["AnyPath", "DataError"]
-
 AnyPath = str | PathLike[str]
 
 

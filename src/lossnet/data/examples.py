@@ -24,20 +24,6 @@ from lossnet.data.errors import DataError
 from lossnet.spaces import Batch, Weights
 from lossnet.trees import first_leaf, tree_map
 
-__all__ = [
-    "Column",
-    "Dataset",
-    "Examples",
-    "Resident",
-    "Source",
-    "Target",
-    "Weighted",
-    "arranged",
-    "by_length",
-    "concatenated",
-    "row_numbers",
-]
-
 #: dense tensors up to this size may live on a device for the whole run
 RESIDENT_LIMIT_BYTES = 4 << 30
 #: row numbers, as an array or a tensor

@@ -19,17 +19,6 @@ from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.table import read_texts
 from lossnet.data.splits import Split
 
-__all__ = [
-    "decode_picture",
-    "holds_images",
-    "is_labelled",
-    "read_images",
-    "read_labelled_images",
-    "read_pictures",
-    "stream_pictures",
-    "write_mask",
-]
-
 #: The parts of a set, and how their arrays and folders may be called.
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 _SUFFIXES = (".png", ".jpg", ".jpeg")

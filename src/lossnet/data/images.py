@@ -14,8 +14,6 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
-__all__ = ["MaskData", "MaskStack", "Pictures"]
-
 
 class _Stack(Column):
     """An array ``(n, …)`` with one row per instance, as float32 in batches."""

@@ -13,8 +13,6 @@ from scipy import sparse
 from lossnet.data.errors import DataError
 from lossnet.data.tables import FeatureTable
 
-__all__ = ["Preprocessor"]
-
 
 @dataclass(frozen=True, eq=False)
 class Preprocessor:

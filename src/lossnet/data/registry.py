@@ -25,21 +25,6 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
 
-__all__ = [
-    "BROWN",
-    "TOKEN_FEATURES",
-    "AnyPath",
-    "Entry",
-    "Raw",
-    "entry",
-    "find",
-    "find_clusters",
-    "find_embeddings",
-    "names",
-    "read_raw",
-    "split_data",
-]
-
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
 #: what is known of the tokens of other sentences beside the word

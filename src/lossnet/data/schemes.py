@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from lossnet.data.errors import DataError
 from lossnet.spans import Span, find_spans
 
-__all__ = ["SCHEMES", "convert", "detect", "mark", "read_spans"]
-
 _LIKE_SPANS = re.compile(r"O|[BIES]-.+")
 
 

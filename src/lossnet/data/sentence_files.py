@@ -19,15 +19,6 @@ from lossnet.data.sentences import Sentences, TaggedSentences
 from lossnet.data.splits import Split
 from lossnet.data.tables import LabelTable
 
-__all__ = [
-    "find_parts",
-    "is_table",
-    "read_labelled_texts",
-    "read_sentences",
-    "stream_labelled_texts",
-    "tokenise",
-]
-
 #: how the files of a folder may be called, before the first dot
 _PARTS = (("train",), ("valid", "val", "dev"), ("test",))
 _SUFFIXES = (".conll", ".iob", ".bio")

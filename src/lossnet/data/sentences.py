@@ -24,8 +24,6 @@ from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
 
-__all__ = ["Lexicon", "Sentences", "TagColumn", "TagSet", "TaggedSentences", "Vocabulary"]
-
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
 

@@ -15,8 +15,6 @@ from scipy import sparse
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines
 
-__all__ = ["Split", "hold_out", "stratified_split"]
-
 _PARTS = ("train", "valid", "test")
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from lossnet.data.errors import DataError
 
-__all__ = ["stored_number", "stored_strings"]
-
 
 def stored_strings(value: Any, what: str, least: int = 0) -> tuple[str, ...]:
     """Return a list of different strings as a tuple; there must be ``least`` or more."""

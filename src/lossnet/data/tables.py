@@ -17,8 +17,6 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
-__all__ = ["FeatureTable", "LabelTable", "MultiLabelData", "SparseFeatures", "joined"]
-
 #: from this many inputs on, it takes long to make a batch of mostly zeros dense
 WIDE = 10_000
 

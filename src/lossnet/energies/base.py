@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Energy", "Scorer", "Sum", "Term"]
-
 
 class Energy(nn.Module):
     """``E(x, y)``: candidates ``(batch, K, *event)`` give ``(batch, K)``, any real number, low is good."""

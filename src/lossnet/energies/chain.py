@@ -13,8 +13,6 @@ from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens
 from lossnet.spaces import best_path
 
-__all__ = ["Chain", "Potentials"]
-
 
 class Potentials(NamedTuple):
     """Sentences as a chain reads them: scores of tags ``(batch, length, tags)``, mask ``(batch, length)``."""

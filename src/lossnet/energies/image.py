@@ -18,8 +18,6 @@ from lossnet.energies.base import Energy
 from lossnet.nets.fcn import Normalise, UNet, conv
 from lossnet.nets.layers import Dropout, linear
 
-__all__ = ["FeatureEnergy", "ImageEnergy"]
-
 #: logits of pixels, and an image's part of the first convolution
 _Encoded = tuple[Tensor | None, Tensor]
 

@@ -8,8 +8,6 @@ from lossnet import ops
 from lossnet.energies.base import Term
 from lossnet.nets.layers import InputLayer, linear
 
-__all__ = ["LabelInteraction", "Local"]
-
 
 class Local(Term):
     """``Σ_i y_i b_iᵀ T(x)`` (SEAL Eq. 2, first part).

@@ -9,8 +9,6 @@ from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens, read, turned
 
-__all__ = ["TagLM"]
-
 #: mask and lengths of sentences, and what their words add to the LSTM's inputs
 _Prepared = tuple[Tensor, Tensor, Tensor | None]
 #: added to probabilities before their logarithm: an output of all zeros has an energy, and a gradient

@@ -28,8 +28,6 @@ from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 
-__all__ = ["Estimator", "WordEstimator"]
-
 #: what networks see of tokens beside the word, unless the parameter ``features`` says otherwise
 _FEATURES = "case,characters"
 _POSSIBLE = ("case", "shape", "characters")

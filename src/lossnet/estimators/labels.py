@@ -18,8 +18,6 @@ from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
 from lossnet.scores import F1
 
-__all__ = ["MultiLabelClassifier"]
-
 _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_finite": "allow-nan"}
 
 

@@ -11,8 +11,6 @@ from lossnet.data import MaskData
 from lossnet.estimators.base import Estimator
 from lossnet.scores import MaskMeter
 
-__all__ = ["Segmenter"]
-
 
 class Segmenter(Estimator):
     """Predict masks, with a network that a learned energy taught what foregrounds look like.

@@ -13,8 +13,6 @@ from lossnet.estimators.base import WordEstimator
 from lossnet.scores import SPAN_F1
 from lossnet.spans import span_scores
 
-__all__ = ["SequenceTagger"]
-
 
 class SequenceTagger(WordEstimator):
     """Predict tags, with a network that a learned energy taught which tags follow one another.

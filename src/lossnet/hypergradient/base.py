@@ -10,8 +10,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-__all__ = ["Dot", "Product", "Solution", "Solver", "System", "inverse"]
-
 #: ``v ↦ Hv``, both ``(n,)``, for a symmetric ``H`` that need be neither definite nor regular
 Product = Callable[[Tensor], Tensor]
 #: the inner product of two ``(n,)``, in which ``H`` is symmetric

@@ -13,8 +13,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places
 
-__all__ = ["Layout", "derivatives", "evaluate"]
-
 
 def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | None = None) -> Tensor:
     """Return the scalar with its graph, ``()``; buffers (batch-norm statistics) stay as they were.

@@ -16,8 +16,6 @@ from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_la
 from lossnet.hypergradient.products import DoubleBackward, FiniteDifference, Products
 from lossnet.hypergradient.solvers import Neumann
 
-__all__ = ["Hypergradient", "cap", "implicit_gradient"]
-
 #: sums each of some tensors over processes
 Total = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 

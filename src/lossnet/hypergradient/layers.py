@@ -14,8 +14,6 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 if TYPE_CHECKING:
     from lossnet.ops.sparse import Sparse
 
-__all__ = ["Gradient", "Layer", "Place", "places", "thin_layers", "within"]
-
 
 @dataclass(frozen=True)
 class Layer:

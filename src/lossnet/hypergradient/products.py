@@ -14,8 +14,6 @@ from lossnet.hypergradient.base import inverse
 from lossnet.hypergradient.evaluation import Layout, derivatives, evaluate
 from lossnet.hypergradient.layers import Place
 
-__all__ = ["Derivatives", "DoubleBackward", "FiniteDifference", "Products"]
-
 
 @dataclass(frozen=True)
 class Derivatives:

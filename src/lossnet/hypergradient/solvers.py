@@ -10,8 +10,6 @@ from torch import Tensor
 
 from lossnet.hypergradient.base import Product, Solution, Solver, System, check_at_least, inverse
 
-__all__ = ["ConjugateGradient", "Curvature", "Diagonal", "Exact", "Identity", "Neumann", "RankOne"]
-
 #: a Neumann step: a number, or ``1 / |λ|max``
 Step = float | Literal["auto"]
 

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import Coverage, DataError, Embeddings, Examples, Source
-from lossnet.data.registry import AnyPath, Entry
+from lossnet.data.errors import AnyPath
+from lossnet.data.registry import Entry
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
-
-__all__ = ["Arrays", "Fitting", "Input", "Level", "Part", "Question", "Role", "Schema", "State", "TooLarge"]
 
 #: whether features describe a whole instance, each position of a sequence, or each pixel
 Level = Literal["instance", "position", "pixel"]

@@ -26,8 +26,6 @@ from lossnet.settings import Settings
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
 
-__all__ = ["Features"]
-
 _NUMBERS = {int, float, type(None)}
 #: inputs of a sparse row that a report names
 _SHOWN = 12

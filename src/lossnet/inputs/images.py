@@ -32,8 +32,6 @@ from lossnet.settings import Settings
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
 
-__all__ = ["Images", "Picture"]
-
 Net = TypeVar("Net", bound=nn.Module)
 #: channels and pixels along a side of images that a stored model may have seen
 _LARGEST = 1 << 16

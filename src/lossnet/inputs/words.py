@@ -23,10 +23,11 @@ from lossnet.data import (
     TaggedSentences,
     read_embeddings,
 )
+from lossnet.data.errors import AnyPath
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
-from lossnet.data.registry import BROWN, AnyPath, Entry, find_clusters, find_embeddings
+from lossnet.data.registry import BROWN, Entry, find_clusters, find_embeddings
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
@@ -35,8 +36,6 @@ from lossnet.settings import Settings
 
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
-
-__all__ = ["Words"]
 
 #: lines by which a file is seen to have columns
 _LOOKED_AT = 1000

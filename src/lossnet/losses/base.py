@@ -16,8 +16,6 @@ from lossnet.spaces import Prediction
 if TYPE_CHECKING:
     from lossnet.settings import Settings
 
-__all__ = ["EnergyFunction", "EnergyLoss", "ScoredLoss", "with_truth"]
-
 #: ``y ↦ E(x, y)``: candidates ``(batch, K, *event)`` give ``(batch, K)``; see `Energy.at`
 EnergyFunction = Callable[[Tensor], Tensor]
 

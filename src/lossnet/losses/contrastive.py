@@ -18,8 +18,6 @@ from lossnet.spaces import Prediction
 if TYPE_CHECKING:
     from lossnet.settings import Settings
 
-__all__ = ["CD", "NCE", "Ranking"]
-
 
 @dataclass(frozen=True)
 class Ranking(EnergyLoss):

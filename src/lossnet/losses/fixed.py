@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from lossnet.spaces import Prediction
 
-__all__ = ["Asymmetric", "Dice", "FixedLoss", "Lovasz", "cross_entropy"]
-
 #: ``(prediction, truth) ↦ (batch,)``; one with an attribute ``binary`` that is true is for binary units only
 FixedLoss = Callable[[Prediction, Tensor], Tensor]
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from lossnet.losses.base import EnergyFunction, ScoredLoss, with_truth
 from lossnet.spaces import Prediction
 
-__all__ = ["Margin", "Perceptron"]
-
 
 @dataclass(frozen=True)
 class Margin(ScoredLoss):

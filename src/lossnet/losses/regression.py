@@ -16,8 +16,6 @@ from lossnet.spaces import Prediction
 if TYPE_CHECKING:
     from lossnet.settings import Settings
 
-__all__ = ["Regression", "RegressionS"]
-
 
 @dataclass(frozen=True)
 class Regression(ScoredLoss):

@@ -12,8 +12,6 @@ from lossnet.losses.fixed import FixedLoss, cross_entropy
 from lossnet.scores import F1, Score
 from lossnet.spaces import Prediction, Weights, mean
 
-__all__ = ["TaskLoss"]
-
 
 @dataclass(frozen=True)
 class TaskLoss:

@@ -27,8 +27,6 @@ from lossnet.losses import EnergyLoss
 from lossnet.spaces import Batch, Prediction, Space
 from lossnet.trees import Tree, first_leaf
 
-__all__ = ["EnergyMethod", "Method", "Stage", "TaskNetMethod", "Update"]
-
 #: paths of the weights of the task loss, for `Method.per_replica`
 TASK_LOSS_WEIGHTS: tuple[str, ...] = tuple(f"task_loss.{term}_weight" for term in ("energy", "ce", "score"))
 #: ``(x, mask)`` to relaxed outputs ``(batch, *event)``

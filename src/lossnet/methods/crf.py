@@ -11,8 +11,6 @@ from lossnet.methods.base import Method, Stage, Update
 from lossnet.methods.spec import MethodSpec
 from lossnet.spaces import Batch, Tags
 
-__all__ = ["CRF"]
-
 
 class CRF(Method):
     """A chain energy trained on ``E(x, y) + log Σ_y' exp(−E(x, y'))``; prediction is Viterbi's algorithm.

@@ -11,8 +11,6 @@ from lossnet.methods.base import TASK_LOSS_WEIGHTS, Stage, TaskNetMethod, Update
 from lossnet.methods.spec import MethodSpec
 from lossnet.spaces import Batch, Space
 
-__all__ = ["CrossEntropy"]
-
 
 class CrossEntropy(TaskNetMethod):
     """A task net trained on a loss without an energy: the baseline of every table.

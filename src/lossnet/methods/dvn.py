@@ -13,8 +13,6 @@ from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction
 
-__all__ = ["DVN"]
-
 
 class DVN(EnergyMethod):
     """An energy that learns the score of any output (SEAL Eq. 7).

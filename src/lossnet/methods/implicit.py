@@ -22,8 +22,6 @@ from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
 
-__all__ = ["GradientPath", "Implicit"]
-
 #: where the task net's parameters θ enter the primary loss
 GradientPath = Literal["cost", "prediction", "everything"]
 

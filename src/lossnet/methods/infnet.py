@@ -13,8 +13,6 @@ from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Space
 
-__all__ = ["InfNet"]
-
 
 class InfNet(SEAL):
     """A cost-augmented network trained against the energy, then fine-tuned to minimise it (InfNet+ Eq. 4).

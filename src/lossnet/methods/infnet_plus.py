@@ -17,8 +17,6 @@ from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
-__all__ = ["CostNet", "InfNetPlus", "Separated", "Shared", "Stacked"]
-
 
 class CostNet(nn.Module):
     """The cost-augmented network ``F``, parameterised by itself or by the task net ``A`` (InfNet+ §3.1)."""

@@ -14,8 +14,6 @@ from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction, Space
 
-__all__ = ["NCEEnergy"]
-
 
 class NCEEnergy(EnergyMethod):
     """An energy that tells the truth from samples of ``noise_net``, trained with cross-entropy and frozen.

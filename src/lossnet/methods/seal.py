@@ -13,8 +13,6 @@ from lossnet.methods.base import TASK_LOSS_WEIGHTS, Stage, TaskNetMethod, Update
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Prediction, Space
 
-__all__ = ["SEAL", "energy_losses"]
-
 
 def energy_losses(
     energy: Energy, loss: EnergyLoss, batch: Batch, prediction: Prediction, count: int

@@ -11,8 +11,6 @@ from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Space
 
-__all__ = ["SEALStatic"]
-
 
 class SEALStatic(SEAL):
     """An energy trained by itself and frozen, then a task net trained on the task loss (SEAL Eq. 3).

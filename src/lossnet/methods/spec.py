@@ -20,8 +20,6 @@ from lossnet.spaces import Space
 if TYPE_CHECKING:
     from lossnet.task import Task
 
-__all__ = ["MethodSpec", "Parts", "named"]
-
 M = TypeVar("M", bound=Method)
 
 #: settings worth a search of methods that train an energy and a task net in turn

@@ -12,8 +12,6 @@ from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction
 
-__all__ = ["SPEN"]
-
 
 class SPEN(EnergyMethod):
     """An energy trained with a margin loss on cost-augmented inference (SEAL Eq. 6).

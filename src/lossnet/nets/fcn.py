@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from lossnet.nets.layers import Headed
 
-__all__ = ["FCN", "Normalise", "PooledImages", "UNet", "conv"]
-
 
 class FCN(nn.Module):
     """The fully convolutional task net of Gygli et al. (2017) and SEAL §4.4: images to logits of pixels.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from lossnet import ops
 
-__all__ = ["MLP", "Dropout", "Headed", "InputLayer", "hooked", "linear"]
-
 
 class Dropout(nn.Dropout):
     """`torch.nn.Dropout`, for inputs ``(batch, …)``."""

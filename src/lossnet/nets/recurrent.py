@@ -18,8 +18,6 @@ from torch.nn import functional as F
 
 from lossnet.nets.layers import Dropout, Headed
 
-__all__ = ["BiLSTM", "CharacterCNN", "PooledTokens", "Tagger", "Tokens", "WordVectors"]
-
 
 class Tokens(NamedTuple):
     """Features of the tokens of padded sentences.

@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 from lossnet.ops.sparse import squared_norm
 from lossnet.ops.switch import kernels_enabled, works
 
-__all__ = ["StepTensors", "adamw_fits", "clip_factor", "clipped_adamw", "total_norm"]
-
 #: lists of parameters, gradients, first moments, second moments and numbers of steps
 StepTensors = Sequence[Sequence[Tensor]]
 #: networks with more tensors, or more numbers, keep a GPU busy with torch's own step

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Bernoulli", "dropout", "reference_bernoulli"]
-
 
 def reference_bernoulli(chances: Tensor, count: int) -> Tensor:
     """Draw 1 with chances ``(batch, *event)``, else 0, ``count`` times, ``(batch, count, *event)``."""

@@ -12,8 +12,6 @@ from lossnet.ops.bernoulli import Bernoulli
 from lossnet.ops.sparse import SPARSE_SHARE, unbind_sets
 from lossnet.ops.switch import rng_key
 
-__all__ = ["candidate_batches", "reference_candidate_batches"]
-
 #: label sets of several steps are drawn at once: at most this many numbers for all instances on a GPU …
 AT_ONCE = 1 << 26
 #: … and for each instance on a CPU.  What is drawn before other random numbers must not depend on the number

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from lossnet.ops.sparse import nonzeros, product
 
-__all__ = ["dense_layer"]
-
 
 def dense_layer(
     x: Tensor,

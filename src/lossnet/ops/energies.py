@@ -13,8 +13,6 @@ from lossnet.ops.precision import matmul_precision
 from lossnet.ops.sparse import distinct
 from lossnet.ops.switch import inside_transform, kernels_fit
 
-__all__ = ["label_interaction", "mask_convolution", "weighted_sum"]
-
 
 def label_interaction(
     y: Tensor, mixing: Tensor, weights: Tensor, shift: Tensor | None = None, training: bool = False

@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from lossnet.ops.switch import kernels_fit
 
-__all__ = ["contrast", "cross_entropy", "reference_contrast", "reference_cross_entropy"]
-
 #: wider rows are the references'
 _WIDTH = 1 << 14
 

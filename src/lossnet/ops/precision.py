@@ -14,8 +14,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["matmul_precision"]
-
 
 @contextmanager
 def matmul_precision(device: torch.device, rounded: bool) -> Iterator[None]:

@@ -21,8 +21,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from lossnet.ops.switch import inside_transform
 
-__all__ = ["SPARSE_SHARE", "Sparse", "distinct", "nonzeros", "product", "squared_norm", "unbind_sets"]
-
 #: up to this share of values that are not zero, sums of rows are faster than a dense product
 SPARSE_SHARE = 0.1
 

@@ -18,8 +18,6 @@ from itertools import count
 import torch
 from torch import Tensor
 
-__all__ = ["RNG_KEYS", "accelerated", "kernels_enabled", "kernels_fit", "rng_key", "use_kernels"]
-
 #: random numbers drawn ahead for each batch of each network, which kernels draw from
 RNG_KEYS = 8
 

@@ -24,8 +24,6 @@ from lossnet.spaces import Space
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
 
-__all__ = ["Output", "Predicted", "Ranges"]
-
 #: where settings are searched; None for one that is not used
 Ranges = Mapping[str, tuple[float, float] | None]
 TargetT = TypeVar("TargetT", bound=Target)

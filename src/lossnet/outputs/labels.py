@@ -24,8 +24,6 @@ from lossnet.spaces import MultiLabel
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
 
-__all__ = ["DecodedLabels", "Labels"]
-
 
 @dataclass(frozen=True)
 class Labels(Output[LabelTable]):

@@ -26,8 +26,6 @@ from lossnet.spaces import Blocks, Field, Mask, Smooth
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
 
-__all__ = ["Masks"]
-
 
 @dataclass(frozen=True)
 class Masks(Output[MaskStack]):

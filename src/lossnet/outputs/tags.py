@@ -24,8 +24,6 @@ from lossnet.spans import find_spans
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
 
-__all__ = ["Tags"]
-
 _TOKEN: Schema = {
     "type": "object",
     "properties": {

@@ -20,20 +20,6 @@ from numpy.typing import NDArray
 from lossnet.analysis import estimate
 from lossnet.report.markup import Markup, tag
 
-__all__ = [
-    "Line",
-    "Places",
-    "draw_pixels",
-    "heat_map",
-    "image",
-    "interval_chart",
-    "line_chart",
-    "pixel_places",
-    "png",
-    "signed",
-    "ticks",
-]
-
 #: rows and columns of pixels
 Places = Sequence[tuple[int, int]]
 

@@ -18,8 +18,6 @@ from lossnet.model import load as load_model
 from lossnet.report.markup import Markup
 from lossnet.report.runs import Comparison, Finished
 
-__all__ = ["Evidence", "Fresh", "RunOutput", "Section", "Tell", "collect"]
-
 #: how far a metric may differ when another device computes it again
 TOLERANCE = 0.01
 #: called with what is being done

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Cell", "Markup", "join", "missing", "sortable", "table", "tag", "with_sign"]
-
 #: elements without content or end tag
 VOID = frozenset({"img", "input", "meta", "br"})
 

@@ -10,8 +10,6 @@ from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.report.runs import Comparison
 from lossnet.scores import headlines, metric
 
-__all__ = ["curves", "figures", "settings", "summary"]
-
 
 def summary(comparison: Comparison) -> Markup:
     """Return what the page is about, and its figure beside the baseline's."""

@@ -17,8 +17,6 @@ from lossnet.report.evidence import Fresh, Section, Tell, collect
 from lossnet.report.markup import Markup, join, missing, tag
 from lossnet.report.runs import Comparison, compare, read_run
 
-__all__ = ["write"]
-
 
 def write(
     folders: Sequence[Path | str],

@@ -11,8 +11,6 @@ from typing import Any
 
 from lossnet.analysis import Curve, read_history, trajectories
 
-__all__ = ["Comparison", "Finished", "Group", "compare", "read_run"]
-
 
 @dataclass(frozen=True, eq=False)
 class Finished:

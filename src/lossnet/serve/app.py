@@ -23,8 +23,6 @@ from lossnet.inputs import TooLarge
 from lossnet.model import Model
 from lossnet.serve.batching import Batcher, Busy
 
-__all__ = ["Limits", "create_app"]
-
 _PATHS = ("/predict", "/health", "/metrics", "/openapi.json")
 _REFUSALS = {
     400: "not JSON",

@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple
 
-__all__ = ["Batcher", "Busy"]
-
 
 class Busy(RuntimeError):  # noqa: N818
     """Raised when the queue is full or the server is shutting down."""

@@ -14,8 +14,6 @@ import uvicorn
 from lossnet.model import Model
 from lossnet.serve.app import Limits, create_app
 
-__all__ = ["serve"]
-
 
 def serve(
     model: Model,

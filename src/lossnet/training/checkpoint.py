@@ -22,8 +22,6 @@ from lossnet.files import replaced
 from lossnet.training.engines.descent import laid_out_as
 from lossnet.trees import tree_map
 
-__all__ = ["Checkpoint", "CheckpointError", "pack", "unpack"]
-
 FORMAT = 3
 #: options of an optimizer's groups that depend on where it runs
 _DEVICE = ("params", "capturable", "foreach", "fused", "differentiable")

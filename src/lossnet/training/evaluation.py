@@ -7,10 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lossnet.data.examples import Dataset, arranged
+from lossnet.data.examples import Dataset
 from lossnet.methods.base import Predict
-
-__all__ = ["Dataset", "Views", "are_sets", "arranged", "predict"]
 
 
 class Views(Protocol):

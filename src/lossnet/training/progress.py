@@ -8,8 +8,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """A progress bar per epoch with losses, gradient norms and the validation metric."""

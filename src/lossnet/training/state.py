@@ -26,8 +26,6 @@ from lossnet.training.tracking import flat
 if TYPE_CHECKING:
     from lossnet.training.trainer import Trainer
 
-__all__ = ["Callback", "NonFiniteLoss", "Position", "TrainingState"]
-
 
 class NonFiniteLoss(ArithmeticError):  # noqa: N818
     """A loss or gradient became infinite or NaN."""

@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TRACKERS", "Tracker", "flat", "tracker"]
-
 
 class Tracker(ABC):
     """Base class of what follows a run."""

@@ -17,17 +17,16 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet import scores
+from lossnet.data.examples import Dataset, arranged
 from lossnet.methods.base import Method
 from lossnet.training.engines import Eager, Processes, Replicas, engine_for
 from lossnet.training.engines.eager import Readings
 from lossnet.training.engines.processes import launch
 from lossnet.training.engines.replicas import methods_blocker
-from lossnet.training.evaluation import Dataset, Views, arranged
+from lossnet.training.evaluation import Views
 from lossnet.training.progress import Progress
 from lossnet.training.state import Callback, NonFiniteLoss, TrainingState
 from lossnet.training.tracking import Tracker
-
-__all__ = ["Interrupted", "Outcome", "Trainer", "fit_together", "stacking_blocker"]
 
 #: the history of a training, or the error that stopped it
 Outcome = list[dict[str, Any]] | NonFiniteLoss

@@ -13,8 +13,6 @@ from lossnet.task import Task
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Choice", "Dimension", "Range", "default_space", "parse"]
-
 
 @dataclass(frozen=True)
 class Range:

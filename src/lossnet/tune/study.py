@@ -53,8 +53,6 @@ try:
 except ImportError as error:
     raise ImportError(f"tuning needs Optuna ({error.name} is missing): pip install 'lossnet[tune]'") from None
 
-__all__ = ["Found", "Search", "search"]
-
 #: seconds between two heartbeats, and without one until a trial is taken from its worker
 HEARTBEAT, GRACE = 10, 60
 #: A trial that has lost more workers may be what kills them.

@@ -36,8 +36,6 @@ from lossnet.data.readers.text import (
 )
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["Layout", "read_arff"]
-
 LabelSpec = AnyPath | Iterable[str] | int | None
 
 

@@ -16,8 +16,6 @@ from scipy import sparse
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import chunks, number, number_complaint
 
-__all__ = ["Attribute", "Codes", "Header", "number_converter", "parse_header", "parse_rows"]
-
 # Nothing is given back (*+): looking again for another way to match takes cubic time in long runs of blanks.
 _QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
 _NAME = re.compile(rf"({_QUOTED}|(?!['\"])[^ \t]++)[ \t]*+")

@@ -15,8 +15,6 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import Like, read_bytes, whole
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["read_arrays", "read_npz"]
-
 #: raised for archives that are cut, damaged, encrypted or no archives at all
 _BROKEN = (
     *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError, RuntimeError, SyntaxError),

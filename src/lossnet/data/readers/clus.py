@@ -15,8 +15,6 @@ from lossnet.data.readers.arff_syntax import Attribute, Header, parse_header, pa
 from lossnet.data.readers.text import Like, build, open_lines, whole
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["is_hierarchical", "read_clus"]
-
 ROOT = "root"
 
 

@@ -7,8 +7,6 @@ import re
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines
 
-__all__ = ["read_clusters"]
-
 _LINE = re.compile(r"([01]+)\t([^\t]+)\t([0-9]{1,18})")
 
 

@@ -9,8 +9,6 @@ from itertools import chain
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import read_lines, stream_lines
 
-__all__ = ["Row", "read_columns", "stream_columns"]
-
 #: the cells of a token's line
 Row = tuple[str, ...]
 

@@ -14,8 +14,6 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.text import Like, build, chunks, number, number_complaint, open_lines, whole
 from lossnet.data.tables import MultiLabelData
 
-__all__ = ["is_xc_header", "read_libsvm", "read_xc"]
-
 MOST_COLUMNS = 1 << 23
 
 

@@ -29,17 +29,6 @@ from lossnet.data.readers.text import (
 )
 from lossnet.data.tables import LabelTable, MultiLabelData
 
-__all__ = [
-    "LabelledTexts",
-    "assemble_like",
-    "frame_columns",
-    "read_csv",
-    "read_frame",
-    "read_parquet",
-    "read_texts",
-    "stream_texts",
-]
-
 #: what people write for a missing number
 _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")

@@ -18,20 +18,6 @@ from scipy import sparse
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.tables import LabelTable, MultiLabelData
 
-__all__ = [
-    "Like",
-    "align_labels",
-    "build",
-    "chunks",
-    "number",
-    "open_lines",
-    "read_bytes",
-    "read_lines",
-    "select_names",
-    "stream_lines",
-    "whole",
-]
-
 #: Spellings of a binary value; other two-valued nominals are ordinary categories.
 BINARY_WORDS = {
     "0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0, "n": 0.0, "y": 1.0,

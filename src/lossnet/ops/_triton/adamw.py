@@ -17,8 +17,6 @@ from triton.language.extra import libdevice
 
 from lossnet.ops.adamw import StepTensors
 
-__all__ = ["adamw"]
-
 #: numbers of a gradient that one program of a kernel works on
 _BLOCK = 1024
 

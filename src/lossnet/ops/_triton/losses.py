@@ -10,8 +10,6 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-__all__ = ["contrast", "cross_entropy"]
-
 
 def contrast(energies: Tensor, offset: Tensor) -> Tensor:
     """See `lossnet.ops.contrast`."""

@@ -11,8 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from triton.language.extra import libdevice
 
-__all__ = ["read_out"]
-
 #: rows that one program works on
 _ROWS = 16
 

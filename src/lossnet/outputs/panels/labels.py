@@ -17,8 +17,6 @@ from lossnet.report.draw import Line, draw_pixels, line_chart, pixel_places
 from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Markup, join, missing, tag
 
-__all__ = ["sections"]
-
 #: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples
 ASKED, NAMED, EXAMPLES = 100, 24, 12
 #: instances that the energy is asked about, fewer where labels are many, to take seconds at most

@@ -12,8 +12,6 @@ from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Markup, join, missing, tag
 from lossnet.scores import IoU
 
-__all__ = ["sections"]
-
 EXAMPLES = 12
 
 

@@ -14,8 +14,6 @@ from lossnet.report.draw import heat_map
 from lossnet.report.evidence import Evidence, RunOutput
 from lossnet.report.markup import Cell, Markup, join, sortable, table, tag, with_sign
 
-__all__ = ["cards", "correlation", "heat_maps", "pair_tables", "score_table", "strip"]
-
 #: pairs in a list
 PAIRS = 8
 

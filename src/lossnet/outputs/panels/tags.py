@@ -21,8 +21,6 @@ from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.spans import find_spans
 
-__all__ = ["sections"]
-
 #: sentences that the energy is asked about, and tokens of them that are asked about their neighbours
 INSTANCES, ASKED = 100, 100
 #: tags in a heat map, confusions in a list, words beside a confusion, examples

@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 
 from lossnet import ops
 
-__all__ = ["adamw_state", "descend", "laid_out_as", "ordered", "parameters_of", "step"]
-
 
 def descend(optimizer: Optimizer, gradients: Sequence[Tensor | None], clip: float) -> Tensor:
     """Take a step along gradients of at most the norm ``clip``; return their norm before that, ``()``.

@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["WholeBatchDraws"]
-
 Function = Callable[..., Any]
 
 

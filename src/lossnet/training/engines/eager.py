@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lossnet import ops, scores
+from lossnet.data.examples import Dataset
 from lossnet.methods.base import Method, Stage, Update
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.engines.descent import descend, ordered, parameters_of
-from lossnet.training.evaluation import Dataset, Views, are_sets, predict
-
-__all__ = ["Eager", "Gradients", "Job", "Readings", "RunBatch"]
+from lossnet.training.evaluation import Views, are_sets, predict
 
 Gradients = Sequence[Tensor | None]
 #: measurements of a batch's updates: pairs of network and quantity, and their values ``(readings, jobs)``

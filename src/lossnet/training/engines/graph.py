@@ -15,8 +15,6 @@ from lossnet.spaces import Batch
 from lossnet.training.engines.eager import Eager, Readings, RunBatch
 from lossnet.trees import first_leaf, tree_leaves, tree_map
 
-__all__ = ["Graph", "GraphRunner", "make_capturable"]
-
 
 class Graph(Eager):
     """Engine that takes steps as CUDA graphs, where optimizers can be captured; on a CPU one by one."""

@@ -19,15 +19,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
+from lossnet.data.examples import Dataset
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch
 from lossnet.training.engines.descent import laid_out_as
 from lossnet.training.engines.draws import WholeBatchDraws
 from lossnet.training.engines.eager import Eager, Gradients
-from lossnet.training.evaluation import Dataset, Views
+from lossnet.training.evaluation import Views
 from lossnet.trees import tree_map
-
-__all__ = ["Launch", "Processes", "Shared", "joined", "launch", "launched_rank"]
 
 T = TypeVar("T")
 

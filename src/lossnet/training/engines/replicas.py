@@ -18,15 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from lossnet import scores
+from lossnet.data.examples import Dataset
 from lossnet.methods.base import Method, Update
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.engines.eager import Job, Readings
 from lossnet.training.engines.graph import Graph
 from lossnet.training.engines.stacked import Labels, PerReplica, Stack, Streams, stacking_blocker_of
-from lossnet.training.evaluation import Dataset, Views, predict
+from lossnet.training.evaluation import Views, predict
 from lossnet.trees import tree_map
-
-__all__ = ["Replicas", "methods_blocker"]
 
 #: largest number of predicted values that are made at once
 _AT_ONCE = 1 << 26

@@ -30,8 +30,6 @@ from lossnet.nets.layers import Dropout, hooked
 from lossnet.spaces import MultiLabel, Sampler
 from lossnet.training.engines.descent import adamw_state, ordered, step
 
-__all__ = ["Labels", "Linear", "PerReplica", "Stack", "Streams", "stacking_blocker_of"]
-
 #: modules that can be stacked
 _CONTAINERS = (nn.ModuleList, nn.Sequential, MLP, Sum, Local, LabelInteraction)
 _LAYERS = (InputLayer, nn.Linear, Dropout, nn.Softplus)
