@@ -86,7 +86,6 @@ class FeatureEnergy(Energy):
     losses want; a regression on scores between 0 and 1 is better off with ``local=False``.
 
     Args:
-        net: the U-Net to take features from.
         share: use the net itself, without gradient, so that the energy follows it while it is trained
             elsewhere; it stays out of this module's parameters and state.  Otherwise a copy is made,
             which is trained along with the energy.
