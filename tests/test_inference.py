@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.inference import GradientInference, adversarial, cost_augmented
+from lossnet.inference import GradientInference
 from lossnet.losses import Regression
 from lossnet.nets import MLP
 from lossnet.scores import Hamming
@@ -143,7 +143,10 @@ def test_cost_augmented_inference_finds_the_most_violated_constraint(update):
     costs, truth = torch.randn(6, 4) / 4, (torch.rand(6, 4) > 0.5).float()
     everything = torch.tensor([*product([0.0, 1.0], repeat=4)]).expand(6, -1, -1)
     violation = (everything - truth.unsqueeze(1)).abs().mean(2) - separable(costs)(everything)
-    objective = cost_augmented(separable(costs), Hamming(), truth)
+
+    def objective(y):
+        return separable(costs)(y) - Hamming().cost(y, truth)
+
     inference = GradientInference(400, 2.0, update, candidates=3, tolerance=0)
     result = inference(objective, SPACE, torch.zeros(6, 4))
     found = SPACE.decode(result.best)
@@ -155,8 +158,8 @@ def test_adversarial_inference_raises_the_regression_loss():
     torch.manual_seed(0)
     energy, loss = network().at(torch.randn(5, 3)), Regression()
     truth, logits = (torch.rand(5, 4) > 0.5).float(), torch.randn(5, 4)
-    objective = adversarial(energy, loss, truth)
-    result = GradientInference(30, 0.1, "gradient", start="net")(objective, SPACE, logits)
+    inference = GradientInference(30, 0.1, "gradient", start="net")
+    result = inference(lambda y: -loss.of_candidates(energy, truth, y), SPACE, logits)
     before = loss.of_candidates(energy, truth, logits.sigmoid().unsqueeze(1))
     after = loss.of_candidates(energy, truth, result.outputs)
     assert (after > before + 1e-3).all()

@@ -1,11 +1,4 @@
-"""Gradient-based inference: minimise an objective over relaxed outputs.
-
-Energies without a task net predict this way (SPEN, DVN), and some are trained on its results:
-
-* prediction: ``min_y E(x, y)``;
-* `cost_augmented`: ``min_y E(x, y) − cost(y, truth)``, the most violated constraint of a margin loss;
-* `adversarial`: the output where the regression loss is highest.
-"""
+"""Gradient-based inference: minimise an objective, such as an energy, over relaxed outputs."""
 
 from __future__ import annotations
 
@@ -16,24 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lossnet.losses import EnergyFunction, Regression
-from lossnet.scores import Score
 from lossnet.spaces import Space
 
-__all__ = ["GradientInference", "Inferred", "adversarial", "cost_augmented"]
+__all__ = ["GradientInference", "Inferred"]
 
 #: candidates ``(batch, K, *event)`` give the values ``(batch, K)`` to minimise
 Objective = Callable[[Tensor], Tensor]
-
-
-def cost_augmented(energy: EnergyFunction, score: Score, truth: Tensor) -> Objective:
-    """Return ``y ↦ E(x, y) − cost(y, truth)`` (inside SEAL Eq. 6)."""
-    return lambda y: energy(y) - score.cost(y, truth)
-
-
-def adversarial(energy: EnergyFunction, loss: Regression, truth: Tensor) -> Objective:
-    """Return ``y ↦ −loss(y)``, low where the energy is most mistaken (Gygli et al. 2017, §3.2)."""
-    return lambda y: -loss.of_candidates(energy, truth, y)
 
 
 @dataclass(frozen=True)
@@ -99,12 +80,8 @@ class GradientInference:
     ) -> Inferred:
         """Return the best output of each candidate.
 
-        Args:
-            objective: what to minimise.
-            space: of the outputs.
-            logits: ``(batch, *event)``, the starting point for ``start="net"``; else only its shape counts.
-            mask: 1 for real units.
-            generator: of the noise in starting points; the device's own by default.
+        Of ``logits`` ``(batch, *event)`` only the shape counts unless ``start="net"``.  The noise in starting
+        points comes from ``generator``, the device's own by default.
         """
         state = self._first_state(space, logits.detach(), mask, generator)
         first, second, best_output = (torch.zeros_like(state) for _ in range(3))

@@ -444,14 +444,12 @@ class Tags(Space):
     @cached_property
     def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Whether a tag may follow another, ``(tags, tags)``, begin a sentence, or end it."""
-        opens = [name[0] in "BI" for name in self.names]  # a span goes on after it
-        goes_on = [name[0] in "IE" for name in self.names]
-        follows = [
-            [goes == opened and (not opened or name[2:] == before[2:])
-             for name, goes in zip(self.names, goes_on, strict=True)]
-            for before, opened in zip(self.names, opens, strict=True)
-        ]  # fmt: skip
-        return torch.tensor(follows), ~torch.tensor(goes_on), ~torch.tensor(opens)
+        opens, goes_on = (
+            torch.tensor([name[0] in letters for name in self.names]) for letters in ("BI", "IE")
+        )
+        same_kind = torch.tensor([[name[2:] == before[2:] for name in self.names] for before in self.names])
+        before = opens.unsqueeze(1)  # a span goes on after it
+        return (before == goes_on) & (~before | same_kind), ~goes_on, ~opens
 
 
 def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:

@@ -28,13 +28,8 @@ class ImageEnergy(Energy):
     The convolutions of `FCN`, over image and mask, then linear layers of 384, 192 and 1 units.  It has no
     local term.  `FeatureEnergy` has one, and shares what a task net knows of the image.
 
-    Args:
-        channels: of the images.
-        size: height and width of the images, which the flattened features depend on; without it they are
-            averaged over the image, and any size will do.
-        filters: of the three convolutions.
-        hidden: units of the two linear layers.
-        dropout: after the first linear layer (0.25 in Gygli et al.).
+    The flattened features depend on the ``size`` of images, height and width; without it they are averaged
+    over the image, and any size will do.  Dropout comes after the first linear layer (0.25 in Gygli et al.).
 
     >>> energy = ImageEnergy(channels=3, size=(10, 7))
     >>> energy(torch.rand(2, 3, 10, 7), torch.rand(2, 5, 10, 7)).shape
@@ -89,7 +84,6 @@ class FeatureEnergy(Energy):
     losses want; a regression on scores between 0 and 1 is better off with ``local=False``.
 
     Args:
-        net: the U-Net to take features from.
         share: use the net itself, without gradient, so that the energy follows it while it is trained
             elsewhere; it stays out of this module's parameters and state.  Otherwise a copy is made,
             which is trained along with the energy.

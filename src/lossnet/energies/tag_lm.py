@@ -28,8 +28,6 @@ class TagLM(Term):
     ========  ============================================================================
 
     Args:
-        tags: how many.
-        hidden: units of the LSTM.
         backward: read sentences from their end.
         words: width of `Tokens.words`, where the model reads them.
         weight: ``w``, the paper's γ of models with words.

@@ -55,6 +55,8 @@ class Solver(ABC):
 
     #: what the command line calls it
     name: ClassVar[str]
+    #: the argument that is the number of Hessian products, beyond those of the step length, if it makes any
+    product_count: ClassVar[str] = ""
     #: whether `solve` must be given the inner gradient
     needs_gradient: ClassVar[bool] = False
     #: whether `solve` looks at single parameters; it is then given all of them, and `torch.dot`
@@ -62,8 +64,8 @@ class Solver(ABC):
 
     @classmethod
     def with_products(cls, count: int) -> Self:
-        """Return a solver of ``count`` Hessian products, if it makes any beyond those of its step length."""
-        return cls()
+        """Return a solver of ``count`` Hessian products, if it makes any."""
+        return cls(**{cls.product_count: count} if cls.product_count else {})
 
     def solve(
         self,

@@ -109,7 +109,7 @@ class _Differences:
         self.inner, self.layout, self.draws = inner, layout, draws
         self.epsilon = epsilon or torch.finfo(layout.dtype).eps ** (1 / 3)
         self.devices = [one.device for one in layout.parameters[:1] if one.is_cuda]
-        self.random: list[Tensor] | None = None  # the random states of the first evaluation
+        self.random: list[Tensor] = []  # the random states of the first evaluation
 
     def along(self, direction: Sequence[Tensor], targets: Sequence[Place]) -> tuple[Tensor, ...]:
         vector = self.layout.flatten(direction)
@@ -127,21 +127,17 @@ class _Differences:
         return tuple(((a - b) * scale).to(a.dtype) for a, b in zip(ahead, behind, strict=True))
 
     def gradients(self, targets: Sequence[Place]) -> tuple[Tensor, ...]:
-        again = self.draws and self.random is not None
+        again = self.draws and bool(self.random)
         # A solver may draw numbers between two evaluations, and must not get the same ones again.
         with torch.random.fork_rng(self.devices) if again else nullcontext():
             if again:
-                self._restore()
+                cpu, *cuda = self.random
+                torch.set_rng_state(cpu)
+                for device, state in zip(self.devices, cuda, strict=True):
+                    torch.cuda.set_rng_state(state, device)
             elif self.draws:  # the first evaluation goes on from here, as if it were the only one
                 self.random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices)]
             return derivatives([evaluate(self.inner, "inner")], targets)
-
-    def _restore(self) -> None:
-        assert self.random is not None
-        cpu, *cuda = self.random
-        torch.set_rng_state(cpu)
-        for device, state in zip(self.devices, cuda, strict=True):
-            torch.cuda.set_rng_state(state, device)
 
     def _move(self, values: Sequence[Tensor]) -> None:
         # Through ``data`` and in place: graphs made before stay valid, cuDNN's packed weights stay packed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -131,14 +131,11 @@ class Neumann(_Stepping):
     """
 
     name: ClassVar[str] = "neumann"
+    product_count: ClassVar[str] = "terms"
     terms: int = 5
     step: Step = "auto"
     damping: float = 0.0
     curvature: Curvature = field(default_factory=Curvature, repr=False, compare=False)
-
-    @classmethod
-    def with_products(cls, count: int) -> Self:
-        return cls(terms=count)
 
     def __post_init__(self) -> None:
         check_at_least(0, terms=self.terms)
@@ -185,13 +182,10 @@ class ConjugateGradient(Solver):
     """
 
     name: ClassVar[str] = "conjugate-gradient"
+    product_count: ClassVar[str] = "iterations"
     iterations: int = 5
     tolerance: float = 1e-10
     damping: float = 0.0
-
-    @classmethod
-    def with_products(cls, count: int) -> Self:
-        return cls(iterations=count)
 
     def __post_init__(self) -> None:
         check_at_least(0, tolerance=self.tolerance, damping=self.damping)
@@ -251,14 +245,11 @@ class Diagonal(Solver):
     """
 
     name: ClassVar[str] = "diagonal"
+    product_count: ClassVar[str] = "samples"
     needs_parameters: ClassVar[bool] = True
     samples: int = 5
     floor: float = 0.01
     damping: float = 0.0
-
-    @classmethod
-    def with_products(cls, count: int) -> Self:
-        return cls(samples=count)
 
     def __post_init__(self) -> None:
         check_at_least(0, floor=self.floor, damping=self.damping)
@@ -281,9 +272,6 @@ class RankOne(Solver):
     One of the approximations that the UAI supplement names (Remark 1) without saying which vector to take;
     ``g gᵀ`` is the empirical Fisher matrix of the batch taken as one example, inverted by Sherman and
     Morrison's identity.  The cheapest solver, and blind to curvature that the gradient does not show.
-
-    Args:
-        damping: ``λ``, above 0.
 
     >>> RankOne().solve(lambda v: v, torch.ones(2), gradient=torch.tensor([1.0, 0.0])).vector
     tensor([0.5000, 1.0000])
@@ -311,9 +299,6 @@ class Exact(Solver):
 
     For small problems and as a yardstick.  Eigenvalues below ``n ε`` times the largest count as 0, so that a
     singular ``H`` gives the least-squares answer of least norm.  An indefinite ``H`` is inverted unchanged.
-
-    Args:
-        damping: added to the diagonal of ``H``.
 
     >>> hessian = torch.diag(torch.tensor([2.0, 0.0, -1.0]))
     >>> Exact().solve(lambda v: hessian @ v, torch.ones(3)).vector

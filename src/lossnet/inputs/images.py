@@ -113,14 +113,14 @@ class Images(Input[Pictures, Picture]):
     def network(
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
-        width, filters = settings.image_width, self.filters(settings)
         net: FCN | UNet
         if self.architecture(settings, role) == "unet":
             dropout = getattr(settings, f"{role}_dropout")
-            net = UNet(self.channels, width, dropout=dropout, enlarge=settings.image_enlarge)
+            width, enlarge = settings.image_width, settings.image_enlarge
+            net = UNet(self.channels, width, dropout=dropout, enlarge=enlarge)
         else:
-            net, width = FCN(self.channels, filters), filters[0]
-        return self.normalised(PooledImages(net, width, outputs) if level == "instance" else net)
+            net = FCN(self.channels, self.filters(settings))
+        return self.normalised(PooledImages(net, outputs) if level == "instance" else net)
 
     @staticmethod
     def architecture(settings: Settings, role: Role) -> str:

@@ -25,12 +25,11 @@ class Ranking(EnergyLoss):
 
     With a ``score``, ``cost(yᵏ, y)`` is added to each sample's exponent.
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-        >>> loss = Ranking(samples=3)
-        >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 2), loss.propose(prediction), prediction)  # log 4
-        tensor([1.3863])
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> loss = Ranking(samples=3)
+    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 2), loss.propose(prediction), prediction)  # log 4
+    tensor([1.3863])
     """
 
     name: ClassVar[str] = "ranking"
@@ -83,11 +82,10 @@ class NCE(Ranking):
     At the optimum ``−E`` is the data's log-probability up to a constant (Ma & Collins 2018).  With a
     ``score`` it is L_NCE of UAI §3.3, its sign corrected.
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-        >>> NCE()(lambda y: 0 * y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)  # log 2
-        tensor([0.6931])
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> NCE()(lambda y: 0 * y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)  # log 2
+    tensor([0.6931])
     """
 
     name: ClassVar[str] = "nce"
@@ -100,11 +98,10 @@ class NCE(Ranking):
 class CD(Ranking):
     """`Ranking` with ``cost(yᵏ, y)`` in the exponent, 0 for the truth (UAI §3.3, L_CD, its sign corrected).
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-        >>> CD()(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
-        tensor([2.1269])
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> CD()(lambda y: y.sum(-1), torch.ones(1, 1), torch.zeros(1, 1, 1), prediction)
+    tensor([2.1269])
     """
 
     name: ClassVar[str] = "cd"

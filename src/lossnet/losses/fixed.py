@@ -32,11 +32,10 @@ class Asymmetric:
 
     ``−y (1 − p)^γ₊ log p − (1 − y) q^γ₋ log(1 − q)`` with ``q = [p − shift]₊``: easy negatives fade out.
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(2), torch.tensor([[0.0, -4.0]]))
-        >>> Asymmetric()(prediction, torch.tensor([[1.0, 0.0]]))
-        tensor([0.3466])
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.tensor([[0.0, -4.0]]))
+    >>> Asymmetric()(prediction, torch.tensor([[1.0, 0.0]]))
+    tensor([0.3466])
     """
 
     name: ClassVar[str] = "asymmetric"
@@ -66,11 +65,10 @@ class Dice:
     One number in [0, 1] for each image, ``(batch,)``, not a sum over pixels as cross-entropy is: `F1`'s cost
     but for the smoothing, which makes an empty prediction of an empty truth cost nothing.
 
-    Example:
-        >>> from lossnet.spaces import Mask
-        >>> prediction = Prediction(Mask(), torch.tensor([[[99.0, 99.0]]]))
-        >>> Dice(smoothing=0)(prediction, torch.tensor([[[1.0, 0.0]]]))
-        tensor([0.3333])
+    >>> from lossnet.spaces import Mask
+    >>> prediction = Prediction(Mask(), torch.tensor([[[99.0, 99.0]]]))
+    >>> Dice(smoothing=0)(prediction, torch.tensor([[[1.0, 0.0]]]))
+    tensor([0.3333])
     """
 
     name: ClassVar[str] = "dice"
@@ -93,11 +91,10 @@ class Lovasz:
     Jaccard loss.  Logits of ±1 give twice ``1 − IoU``.  One number for each image, not a sum over pixels
     as cross-entropy is; it is piecewise linear in the logits, so that it has no curvature.
 
-    Example:
-        >>> from lossnet.spaces import Mask
-        >>> prediction = Prediction(Mask(), torch.tensor([[[1.0, 1.0, -1.0]]]))
-        >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
-        tensor([1.])
+    >>> from lossnet.spaces import Mask
+    >>> prediction = Prediction(Mask(), torch.tensor([[[1.0, 1.0, -1.0]]]))
+    >>> Lovasz()(prediction, torch.tensor([[[1.0, 0.0, 0.0]]]))
+    tensor([1.])
     """
 
     name: ClassVar[str] = "lovasz"

@@ -17,14 +17,13 @@ class Margin(ScoredLoss):
 
     Several candidates' losses are averaged.
 
-    Example:
-        >>> import torch
-        >>> from lossnet.spaces import MultiLabel
-        >>> truth, energy = torch.tensor([[1.0, 0.0]]), lambda y: -y[..., 0]
-        >>> prediction = Prediction(MultiLabel(2), torch.tensor([[-9.0, 9.0]]))
-        >>> loss = Margin()
-        >>> loss(energy, truth, loss.propose(prediction), prediction)  # cost 1, energies 0 and -1
-        tensor([0.])
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> truth, energy = torch.tensor([[1.0, 0.0]]), lambda y: -y[..., 0]
+    >>> prediction = Prediction(MultiLabel(2), torch.tensor([[-9.0, 9.0]]))
+    >>> loss = Margin()
+    >>> loss(energy, truth, loss.propose(prediction), prediction)  # cost 1, energies 0 and -1
+    tensor([0.])
     """
 
     name: ClassVar[str] = "margin"
@@ -48,12 +47,11 @@ class Margin(ScoredLoss):
 class Perceptron(Margin):
     """``[−E(x, ŷ) + E(x, y)]₊``, a `Margin` of zero (InfNet+ Eq. 5, right).
 
-    Example:
-        >>> import torch
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
-        >>> Perceptron()(lambda y: y.sum(-1), torch.ones(1, 1), prediction.relaxed.unsqueeze(1), prediction)
-        tensor([0.5000])
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
+    >>> Perceptron()(lambda y: y.sum(-1), torch.ones(1, 1), prediction.relaxed.unsqueeze(1), prediction)
+    tensor([0.5000])
     """
 
     name: ClassVar[str] = "perceptron"

@@ -23,12 +23,11 @@ class Regression(ScoredLoss):
 
     Several candidates' losses are averaged.  The score must be in [0, 1].
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(1), torch.tensor([[99.0]]))
-        >>> loss = Regression()
-        >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 1), loss.propose(prediction), prediction)
-        tensor([0.6931])
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(1), torch.tensor([[99.0]]))
+    >>> loss = Regression()
+    >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 1), loss.propose(prediction), prediction)
+    tensor([0.6931])
     """
 
     name: ClassVar[str] = "regression"
@@ -49,10 +48,9 @@ class Regression(ScoredLoss):
 class RegressionS(Regression):
     """The mean of `Regression` over ``ŷ`` and ``samples`` Gaussian perturbations of its logits (SEAL §2.3).
 
-    Example:
-        >>> from lossnet.spaces import MultiLabel
-        >>> RegressionS(samples=4).propose(Prediction(MultiLabel(3), torch.zeros(2, 3))).shape
-        torch.Size([2, 5, 3])
+    >>> from lossnet.spaces import MultiLabel
+    >>> RegressionS(samples=4).propose(Prediction(MultiLabel(3), torch.zeros(2, 3))).shape
+    torch.Size([2, 5, 3])
     """
 
     name: ClassVar[str] = "regression-s"

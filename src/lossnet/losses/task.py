@@ -20,12 +20,11 @@ class TaskLoss:
     The first two terms are SEAL Eq. 1; the score term is ours, 0 in the papers.  ``fixed`` takes the
     place of cross-entropy where another fixed loss is wanted.
 
-    Example:
-        >>> import torch
-        >>> from lossnet.spaces import MultiLabel
-        >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
-        >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
-        tensor(3.3863)
+    >>> import torch
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> TaskLoss(energy_weight=2.0)(prediction, torch.ones(1, 2), lambda y: y.sum(-1))  # 2·1 + 2·log 2
+    tensor(3.3863)
     """
 
     energy_weight: float = 1.0

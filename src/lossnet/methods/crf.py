@@ -38,7 +38,6 @@ class CRF(Method):
         return (Stage("energy", ("energy",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step on the negative log-likelihood."""
         encoded = self.energy.encode(batch.x)
         energies = self.energy.evaluate(encoded, batch.y.unsqueeze(1)).squeeze(1)
         yield Update("energy", batch.mean(energies + self._chain.log_partition(*encoded)))

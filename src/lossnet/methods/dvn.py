@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from lossnet.inference import adversarial
 from lossnet.losses import Regression
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
@@ -33,15 +32,16 @@ class DVN(EnergyMethod):
         return (Stage("energy", ("energy",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step on predicted, adversarial and true outputs."""
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
         attack = replace(self.inference, start="noise", candidates=1)
-        mistaken = adversarial(energy, self.loss, batch.y)
         with self.energy.frozen():
             predicted = self.inference(energy, self.space, start, batch.mask).best
-            attacked = attack(mistaken, self.space, start, batch.mask).best
+            # where the energy is most mistaken (Gygli et al. 2017, §3.2)
+            attacked = attack(
+                lambda y: -self.loss.of_candidates(energy, batch.y, y), self.space, start, batch.mask
+            ).best
         candidates = torch.stack([predicted, attacked, batch.y], 1)
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, candidates, prediction)

@@ -51,11 +51,9 @@ class NCEEnergy(EnergyMethod):
         yield Update("noise_net", batch.mean(self._noise(batch).cross_entropy(batch.y)))
 
     def predict_noise(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return relaxed outputs of the noise network."""
         return self.space.relax(self.noise_net(x), mask)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one contrastive step against the frozen network's samples."""
         with torch.no_grad():
             noise = self._noise(batch)
         for loss in self.loss.candidate_batches(batch.y, noise, 1):

@@ -66,7 +66,6 @@ class SEAL(TaskNetMethod):
         return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield the steps of one batch."""
         if self.energy_steps:
             yield from self.energy_updates(batch)
         yield from self.task_updates(batch)

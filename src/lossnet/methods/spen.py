@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from lossnet.inference import cost_augmented
 from lossnet.losses import Margin
 from lossnet.methods.base import EnergyMethod, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
@@ -40,17 +39,17 @@ class SPEN(EnergyMethod):
         yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
 
     def predict_locally(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return relaxed outputs of the local term alone."""
         return self.space.relax(self.energy.unary_logits(x), mask)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step on the most violated output that inference finds."""
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x)
-        objective = cost_augmented(energy, self.loss.score, batch.y)
         with self.energy.frozen():
-            violating = self.inference(objective, self.space, start, batch.mask).best
+            # the most violated constraint: min_y E(x, y) − cost(y, truth), inside SEAL Eq. 6
+            violating = self.inference(
+                lambda y: energy(y) - self.loss.score.cost(y, batch.y), self.space, start, batch.mask
+            ).best
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, violating.unsqueeze(1), prediction)
         yield Update("energy", batch.mean(loss))

@@ -31,6 +31,7 @@ class FCN(nn.Module):
     def __init__(self, channels: int = 3, filters: tuple[int, int, int] = (64, 128, 128)) -> None:
         super().__init__()
         fine, middle, coarse = filters
+        self.width = fine
         self.normalise = Normalise(channels)
         self.fine = conv(channels, fine, 5)
         self.middle = conv(fine, middle, 5, stride=2)
@@ -104,13 +105,13 @@ class UNet(nn.Module):
 class PooledImages(Headed):
     """The mean of a network's features over the pixels of each image.
 
-    >>> PooledImages(FCN(3, (4, 8, 8)), width=4, outputs=3)(torch.rand(2, 3, 9, 7)).shape
+    >>> PooledImages(FCN(3, (4, 8, 8)), outputs=3)(torch.rand(2, 3, 9, 7)).shape
     torch.Size([2, 3])
     """
 
-    def __init__(self, encoder: FCN | UNet, width: int, outputs: int | None = None) -> None:
+    def __init__(self, encoder: FCN | UNet, outputs: int | None = None) -> None:
         encoder.head = nn.Identity()  # type: ignore[assignment]  # logits of pixels are not asked for
-        super().__init__(encoder, width, outputs)
+        super().__init__(encoder, outputs)
 
     def features(self, x: Tensor) -> Tensor:
         pixels: Tensor = self.encoder.features(x)  # type: ignore[operator]

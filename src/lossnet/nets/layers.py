@@ -105,27 +105,26 @@ class MLP(nn.Sequential):
 class Headed(nn.Module):
     """Base class of networks with an encoder and, given ``outputs``, a linear head on its features."""
 
-    def __init__(self, encoder: nn.Module, width: int, outputs: int | None = None) -> None:
+    def __init__(self, encoder: nn.Module, outputs: int | None = None) -> None:
         super().__init__()
         self.encoder = encoder
-        self.width = width
-        self.head = nn.Identity() if outputs is None else linear(width, outputs)
+        self.width: int = encoder.width  # type: ignore[assignment]
+        self.head = nn.Identity() if outputs is None else linear(self.width, outputs)
 
     def features(self, x: Tensor) -> Tensor:
         """Return what the logits are read from, ``(batch, …, self.width)``."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, or features where there is no head."""
         outputs: Tensor = self.head(self.features(x))
         return outputs
 
 
-def hooked(*modules: nn.Module) -> bool:
-    """Whether any of these modules has hooks, which only calling the module itself runs.
+def hooked(module: nn.Module) -> bool:
+    """Whether a module has hooks, which only calling the module itself runs.
 
     >>> hooked(nn.Softplus())
     False
     """
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for module in modules for kind in kinds)
+    return any(getattr(module, kind) for kind in kinds)

@@ -100,12 +100,8 @@ class BiLSTM(nn.Module):
     """One layer of an LSTM in each direction over `WordVectors`: sentences give `Tokens`.
 
     The backward one reads each sentence turned around within its own length.  That needs no packing, which
-    would have to know lengths on the host: a step can be captured as a CUDA graph.
-
-    Args:
-        words: the vectors that it reads.
-        hidden: units of each direction; states are twice as wide.
-        dropout: on vectors and on states.
+    would have to know lengths on the host: a step can be captured as a CUDA graph.  Each direction has
+    ``hidden`` units, so that states are twice as wide; dropout is on vectors and on states.
 
     >>> net = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
     >>> tokens = net(torch.tensor([[[3], [2], [0]]]))
@@ -132,15 +128,12 @@ class BiLSTM(nn.Module):
 
 
 class Tagger(Headed):
-    """A task net: logits ``(batch, length, tags)`` from the states of a `BiLSTM`.
+    """A task net: logits ``(batch, length, outputs)`` from the states of a `BiLSTM`.
 
-    >>> net = Tagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), tags=3)
+    >>> net = Tagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), outputs=3)
     >>> net(torch.tensor([[[3], [2], [0]]])).shape
     torch.Size([1, 3, 3])
     """
-
-    def __init__(self, encoder: BiLSTM, tags: int) -> None:
-        super().__init__(encoder, encoder.width, tags)
 
     def features(self, x: Tensor) -> Tensor:
         tokens: Tokens = self.encoder(x)
@@ -154,9 +147,6 @@ class PooledTokens(Headed):
     >>> net(torch.tensor([[[3], [2], [0]]])).shape
     torch.Size([1, 3])
     """
-
-    def __init__(self, encoder: BiLSTM, outputs: int | None = None) -> None:
-        super().__init__(encoder, encoder.width, outputs)
 
     def features(self, x: Tensor) -> Tensor:
         tokens: Tokens = self.encoder(x)
