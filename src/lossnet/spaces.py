@@ -306,8 +306,7 @@ class Smooth(Field):
     def __call__(self, like: Tensor) -> Tensor:
         noise = torch.randn(like.shape, device=like.device, dtype=like.dtype)
         down, across = (self._blur(length, like) for length in like.shape[-2:])
-        field: Tensor = down @ noise @ across.T
-        return field
+        return down @ noise @ across.T
 
     def _blur(self, length: int, like: Tensor) -> Tensor:
         """Return weights ``(length, length)``; rows of unit norm keep the variance at borders."""

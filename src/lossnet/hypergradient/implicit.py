@@ -103,14 +103,18 @@ def implicit_gradient(
         if frozen := [index for index, parameter in enumerate(params) if not parameter.requires_grad]:
             what = f"{name} parameters {frozen} do not require gradients"
             raise ValueError(f"{what}; their hypergradient would be 0")
+    parameters, count = (*inner_params, *outer_params), len(inner_params)
     solver = Neumann() if solver is None else solver
     if problems is not None:
-        _check_problems(problems, (*inner_params, *outer_params), solver, products)
+        if any(parameter.dim() == 0 or len(parameter) != problems for parameter in parameters):
+            raise ValueError(f"every parameter of {problems} problems must have a first axis of that length")
+        if solver.needs_parameters or not isinstance(products, DoubleBackward | None):
+            what = type(solver if solver.needs_parameters else products).__name__
+            raise ValueError(f"{what} cannot have several problems side by side")
         products = DoubleBackward(thin=False)
     loss, first_try = evaluate(outer, "outer", problems), products or DoubleBackward()
     thin = isinstance(first_try, DoubleBackward) and first_try.thin and not solver.needs_parameters
     thin = thin and total is None  # the rows of a layer's input are spread over processes
-    parameters, count = (*inner_params, *outer_params), len(inner_params)
     layers = thin_layers(loss, parameters) if thin else {}
     firsts = derivatives([loss], places(parameters, layers))
     del loss  # and its graph, unless the caller keeps it
@@ -236,13 +240,3 @@ def _implicit(
             norm = System(product, vector, dot=layout.dot).norm
             unsolved = norm(image + vector) * inverse(norm(vector))
         return Gradient(mixed, outer_layers), solution.curvature, unsolved
-
-
-def _check_problems(
-    problems: int, parameters: tuple[Tensor, ...], solver: Solver, products: Products | None
-) -> None:
-    if any(parameter.dim() == 0 or len(parameter) != problems for parameter in parameters):
-        raise ValueError(f"every parameter of {problems} problems must have a first axis of that length")
-    if solver.needs_parameters or not isinstance(products, DoubleBackward | None):
-        what = type(solver if solver.needs_parameters else products).__name__
-        raise ValueError(f"{what} cannot have several problems side by side")

@@ -26,7 +26,6 @@ class Layer:
     Attributes:
         output: where the graph has ``Z``, ``(rows, outputs)``; nowhere, if the graph is gone.
         input: ``X``, ``(rows, inputs)``.
-        outputs: the number of outputs.
         dtype: of ``W``.
         version: of ``X`` when the graph was made.
         transposed: whether the parameter has a row for each input.

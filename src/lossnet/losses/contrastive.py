@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
@@ -54,7 +53,8 @@ class Ranking(EnergyLoss):
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:
         for candidates in prediction.candidate_batches(truth, self.samples, count):
-            yield partial(_contrast, candidates, self.offset(candidates, truth, prediction))
+            offset = self.offset(candidates, truth, prediction)
+            yield lambda energy, y=candidates, add=offset: ops.contrast(energy(y), add)  # type: ignore[misc]
 
     def __init_subclass__(cls) -> None:
         own = vars(cls)
@@ -68,11 +68,6 @@ class Ranking(EnergyLoss):
         cost = self.score.cost(candidates, truth)
         # Not every score gives an empty truth a cost of 0 against itself.
         return torch.cat([torch.zeros_like(cost[:, :1]), cost[:, 1:]], 1)
-
-
-def _contrast(candidates: Tensor, offset: Tensor | float, energy: EnergyFunction) -> Tensor:
-    """Return the loss ``(batch,)`` of candidates ``(batch, 1 + K, *event)``, the truth in front."""
-    return ops.contrast(energy(candidates), offset)
 
 
 @dataclass(frozen=True)

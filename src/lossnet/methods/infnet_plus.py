@@ -89,7 +89,6 @@ class InfNetPlus(SEAL):
     Args:
         task_net: ``A``, which predicts.
         cost_net: ``F``: `Separated`, `Shared` or `Stacked`.
-        loss: the margin loss.
         task_loss: its energy weight is that of the game in the networks' loss.
         weight: ``λ``.
         truncated: whether the networks' objective is truncated at zero too.
