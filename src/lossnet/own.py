@@ -74,7 +74,8 @@ def _make(factory: Any, task: Task, name: str) -> nn.Module:
     required = [
         parameter
         for parameter in inspect.signature(factory).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind in (0, 1)  # positional
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     sizes = (task.input.width, task.output.logits) if len(required) > 1 else ()
     module = factory(task) if len(required) == 1 else factory(*sizes)

@@ -115,7 +115,8 @@ def train_many(
             results[index] = finished
         else:
             groups.setdefault(_structure(run), []).append(index)
-    titles = [_title(run, _swept(runs)) for run in runs]
+    swept = _swept(runs)
+    titles = [_title(run, swept) for run in runs]
     diverged: dict[int, NonFiniteLoss] = {}
     loaded: dict[str, Loaded] = {}
     for group in groups.values():
@@ -134,7 +135,7 @@ def train_many(
             results[index] = outcome
             if runs[index].progress:
                 say(f"{titles[index]} is finished after {outcome['epochs']} epochs")
-            _write_summary(runs, results)
+            _write_summary(runs, results, swept)
     if diverged:
         named = "; ".join(f"{titles[index]}: {error}" for index, error in diverged.items())
         raise NonFiniteLoss(f"{len(diverged)} of {len(runs)} runs diverged ({named})")
@@ -281,10 +282,12 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([top, "|" + "---|" * len(heading), *lines])
 
 
-def _write_summary(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]) -> None:
+def _write_summary(
+    runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]], swept: Sequence[str]
+) -> None:
     """Write the results so far, and a table of them, to the folder around the runs' own."""
     if runs[0].output is None:
         return
     folder, finished = Path(runs[0].output).parent, [results[index] for index in sorted(results)]
     write_text(folder / "results.jsonl", "".join(json.dumps(result) + "\n" for result in finished))
-    write_text(folder / "table.md", markdown(*summary(finished, _swept(runs))) + "\n")
+    write_text(folder / "table.md", markdown(*summary(finished, swept)) + "\n")

@@ -450,14 +450,17 @@ class _ResidentTokens(Resident):
         return _ResidentTokens(values, self._lengths[chosen], self._one_hot)
 
     def batch(self, indices: Rows) -> Tensor:
-        rows = torch.as_tensor(indices)
-        longest = _rounded(int(self._lengths[rows.cpu()].max())) if len(rows) else 0
-        on_device = rows.to(self.values.device, non_blocking=True)
-        numbers = self.values[:, :longest].index_select(0, on_device).long()
+        numbers = self._gather(self.values, indices).long()
         return numbers if self._one_hot is None else self._one_hot[numbers]
 
     def mask(self, indices: Rows) -> Tensor:
-        return (self.batch(indices)[..., 0] != 0).to(torch.float32)
+        return (self._gather(self.values[..., 0], indices) != 0).to(torch.float32)
+
+    def _gather(self, values: Tensor, indices: Rows) -> Tensor:
+        """Return the chosen rows of ``values`` ``(n, length, …)``, cut to their longest sentence."""
+        rows = torch.as_tensor(indices)
+        longest = _rounded(int(self._lengths[rows.cpu()].max())) if len(rows) else 0
+        return values[:, :longest].index_select(0, rows.to(values.device, non_blocking=True))
 
     @property
     def lengths(self) -> Tensor:

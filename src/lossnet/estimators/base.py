@@ -69,7 +69,6 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         device: cpu, cuda, or auto, which takes a GPU where there is one.
         threads: CPU threads of fitting and predicting; None for PyTorch's number.
         progress: show progress bars.
-        settings: fields of `Settings`, by name.
 
     Attributes:
         model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
@@ -247,13 +246,14 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 class WordEstimator(Estimator):
     """Base class of estimators whose inputs may be sentences.
 
+    The setting ``features`` names what networks see of tokens beside the word, ``"case,characters"`` by
+    default.
+
     Args:
         embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
             `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
             other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
             and are part of the model: predicting needs no file.
-        parameters: those of `Estimator`; the setting ``features`` is what networks see of tokens beside the
-            word, ``"case,characters"`` by default.
     """
 
     embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None

@@ -39,11 +39,12 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
       the labels, and predictions then are data frames too;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
+    The parameters are those of `lossnet.estimators.base.Estimator`, ``embeddings`` for sentences (see
+    `lossnet.estimators.base.WordEstimator`), and ``inputs``.
+
     Args:
         inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
             finds it by how ``X`` looks.
-        parameters: those of all estimators, see `lossnet.estimators.base.Estimator`; and ``embeddings`` for
-            sentences, see `lossnet.estimators.base.WordEstimator`.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.

@@ -1,7 +1,7 @@
 """Whether Triton kernels are used.
 
-They are opt-in: whole runs with and without them have not been compared yet.  Where they are asked for and
-cannot run, a warning says why, and the references do the work.
+They are opt-in; ``docs/results/gpu.md`` compares whole runs with and without them.  Where they are asked
+for and cannot run, a warning says why, and the references do the work.
 """
 
 from __future__ import annotations
