@@ -64,7 +64,7 @@ def test_what_a_run_leaves(tmp_path, digits):
     assert left == ["history.jsonl", "model", "result.json"]
     history = [json.loads(line) for line in (run.output / "history.jsonl").read_text().splitlines()]
     assert [entry["epoch"] for entry in history] == [1, 2]
-    assert max(entry["f1"] for entry in history) == written["metrics"]["valid"]["f1"]
+    assert history[written["best_epoch"] - 1]["f1"] == written["metrics"]["valid"]["f1"]
 
 
 def test_the_saved_model_gives_the_reported_metrics(tmp_path, digits):

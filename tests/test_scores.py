@@ -17,7 +17,9 @@ from lossnet.scores import (
     Meter,
     Metric,
     TagMeter,
+    best_constant,
     headlines,
+    log_loss,
     main_metric,
     meter,
     metric,
@@ -349,3 +351,30 @@ def test_a_space_of_ones_own_may_have_a_meter():
     assert main_metric(Ranked()) == "first_right"
     assert metric("first_right").title == "first one right"
     assert "first_right" not in headlines()
+
+
+@pytest.mark.parametrize("name", ["f1", "exact_match", "hamming_loss"])
+def test_no_constant_of_the_most_frequent_labels_is_better(name):
+    generator = torch.Generator().manual_seed(0)
+    truth = (torch.rand(40, 4, generator=generator) < torch.tensor([0.7, 0.5, 0.3, 0.2])).float()
+    truth[:, 0] = 1  # none is empty
+    order = truth.mean(0).argsort(descending=True)
+    found = []
+    for count in range(1, 5):
+        constant = torch.zeros(4)
+        constant[order[:count]] = 1
+        found.append(metrics(MultiLabel(4), constant.expand(40, 4), truth)[name])
+    best = min(found) if name == "hamming_loss" else max(found)
+    assert best_constant(MultiLabel(4), truth.split(7), name) == pytest.approx(best)
+
+
+def test_log_loss_agrees_with_pytorchs():
+    generator = torch.Generator().manual_seed(0)
+    p, y = torch.rand(5, 3, generator=generator), (torch.rand(5, 3, generator=generator) < 0.5).float()
+    expected = torch.nn.functional.binary_cross_entropy(p, y).item()
+    assert log_loss(MultiLabel(3), p, y) == pytest.approx(expected, rel=1e-5)
+    tags = torch.nn.functional.one_hot(torch.tensor([[0, 2], [1, 0]]), 3).float()
+    tags[1, 1] = 0  # padding
+    chances = torch.softmax(torch.rand(2, 2, 3, generator=generator), -1) * tags.sum(-1, keepdim=True)
+    logs = [chances[0, 0, 0].log(), chances[0, 1, 2].log(), chances[1, 0, 1].log()]
+    assert log_loss(Tags(3), chances, tags) == pytest.approx(-float(sum(logs)) / 3, rel=1e-5)

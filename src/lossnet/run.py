@@ -221,6 +221,8 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "seconds": fitted.seconds,
         "steps": fitted.steps,
         "epochs": len(fitted.history),
+        "best_epoch": fitted.stages[-1]["best_epoch"],
+        "stages": fitted.stages,
         "device": find_device(run.device),
         "processes": processes.count,
         "versions": versions(),
@@ -239,11 +241,12 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, its metrics on valid and test, an entry for each epoch, steps and seconds."""
+    """A trained model, its metrics on valid and test, entries of epochs and stages, steps and seconds."""
 
     model: Model
     metrics: dict[str, dict[str, float]]
     history: list[dict[str, Any]]
+    stages: list[dict[str, Any]]
     steps: int
     seconds: float
 
@@ -294,7 +297,7 @@ def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str
     elif len(data.test):
         metrics["test"] = model.measure(data.test, device)
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
-    return Fitted(model, metrics, history, trainer.steps_taken, seconds)
+    return Fitted(model, metrics, history, trainer.stages, trainer.steps_taken, seconds)
 
 
 def identity_of(data: Loaded) -> dict[str, str]:
@@ -361,7 +364,11 @@ def trainer_of(
     """Return the trainer of a model by its settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
-    fixed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("epochs", "patience")}
+    fixed = {
+        k: v
+        for k, v in dataclasses.asdict(settings).items()
+        if k not in ("epochs", "patience", "patience_steps")
+    }
     return Trainer(
         model.method,
         lr=METHODS[names["method"]].learning_rates(settings),
@@ -372,6 +379,7 @@ def trainer_of(
         batch_size=settings.batch_size,
         max_epochs=settings.epochs,
         patience=settings.patience,
+        patience_steps=settings.patience_steps,
         clip=settings.clip,
         plateau_patience=settings.plateau_patience,
         plateau_factor=settings.plateau_factor,

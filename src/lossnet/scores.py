@@ -7,6 +7,7 @@ and returns ``(batch, K)``.  It is differentiable in the candidates and exact on
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from functools import singledispatch
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lossnet.ops import weighted_sum
 from lossnet.spaces import Mask, MultiLabel, Space, Tags
@@ -33,12 +35,18 @@ __all__ = [
     "Score",
     "TagMeter",
     "TokenCost",
+    "best_constant",
     "headlines",
+    "log_loss",
     "main_metric",
     "meter",
     "metric",
     "metrics",
 ]
+
+
+#: probabilities are kept this far from 0 and 1 before their logarithms are taken
+_TINY = 1e-6
 
 
 class Score(ABC):
@@ -169,6 +177,7 @@ SPAN_F1 = Metric("span_f1", "span F1", headline=True)
 ACCURACY = Metric("accuracy", "accuracy", headline=True)
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
+LOG_LOSS = Metric("log_loss", "log loss", higher_is_better=False)
 
 
 def metric(name: str) -> Metric:
@@ -368,6 +377,53 @@ def metrics(space: Space, relaxed: Tensor, truth: Tensor) -> dict[str, float]:
     1.0
     """
     return meter(space).measure(space.decode(relaxed), truth)
+
+
+def log_loss(space: Space, relaxed: Tensor, truth: Tensor) -> float:
+    """Return the mean of ``−log p(truth)`` over units, of probabilities ``(instances, *event)``.
+
+    It moves from the first step of training, when metrics of decoded outputs often do not.
+
+    >>> round(log_loss(MultiLabel(2), torch.tensor([[0.5, 0.8]]), torch.tensor([[1.0, 1.0]])), 4)
+    0.4581
+    """
+    probabilities = relaxed.double().clamp(_TINY, 1 - _TINY)
+    if space.unit_dims:  # one of several values; padding is zeros
+        return float(-(truth * probabilities.log()).sum() / truth.sum().clamp_min(1))
+    return float(-torch.where(truth > 0.5, probabilities, 1 - probabilities).log().mean())
+
+
+def best_constant(space: Space, truths: Sequence[Tensor], name: str) -> float:
+    """Return the best metric of predictions that are the same for all instances.
+
+    Those are the likeliest value of each unit or, of units that are 0 or 1, those that are 1 more often than
+    some limit.  ``truths`` are the parts ``(instances, *event)`` of a data set.
+
+    >>> best_constant(MultiLabel(2), [torch.tensor([[1.0, 0.0], [1.0, 1.0]])], "exact_match")
+    0.5
+    """
+    values = []
+    for constant in _constants(space, truths):
+        own = meter(space)
+        for truth in truths:
+            real = truth.sum(-1, keepdim=True) if space.unit_dims else torch.ones_like(truth)
+            own.add(constant.expand_as(truth) * real, truth)
+        values.append(own.compute().get(name, -math.inf))
+    return min(values) if metric(name).higher_is_better is False else max(values)
+
+
+def _constants(space: Space, truths: Sequence[Tensor]) -> list[Tensor]:
+    """Return constant outputs, each of a shape that is broadcast to outputs."""
+    if space.unit_dims:
+        counts = sum(truth.flatten(0, -2).sum(0) for truth in truths)
+        assert isinstance(counts, Tensor)
+        return [F.one_hot(counts.argmax(), len(counts)).to(truths[0].dtype)]
+    if len({truth.shape[1:] for truth in truths}) > 1:
+        return [truths[0].new_ones(())]
+    rates = torch.cat([truth.mean(0, keepdim=True) * len(truth) for truth in truths]).sum(0)
+    rates = rates / sum(map(len, truths))
+    limits = torch.linspace(0, 1, 21, dtype=rates.dtype, device=rates.device)
+    return [(rates >= limit).to(rates.dtype) for limit in rates.flatten().double().quantile(limits.double())]
 
 
 def main_metric(space: Space) -> str:

@@ -85,9 +85,12 @@ class Settings:
         1e-3, "learning rate of the energy", "> 0", search=(1e-5, 1e-2), stackable=True
     )
     weight_decay: float = _training(1e-5, "AdamW's weight decay", ">= 0", search=(1e-6, 1e-1), stackable=True)
-    batch_size: int = _training(32, "instances in a batch", "> 0")
+    batch_size: int = _training(0, "instances in a batch; 0 for 32, or fewer of a small set", ">= 0")
     epochs: int = _training(100, "largest number of epochs in each stage", "> 0", stackable=True)
     patience: int = _training(20, "epochs without improvement before a stage ends", "> 0", stackable=True)
+    patience_steps: int = _training(
+        200, "steps without improvement before a stage ends, at least", ">= 0", stackable=True
+    )
     clip: float = _training(10.0, "largest gradient norm of each network", "> 0", stackable=True)
     plateau_patience: int = _training(
         5, "epochs without improvement before learning rates are cut", ">= 0", stackable=True

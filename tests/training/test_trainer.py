@@ -2,6 +2,7 @@ import math
 import threading
 from collections.abc import Sized
 from itertools import chain
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from lossnet.data import Examples, MultiLabelData
 from lossnet.data.examples import Resident
 from lossnet.methods import CrossEntropy, Method, Stage, Update
 from lossnet.nets import MLP
-from lossnet.scores import metrics
+from lossnet.scores import best_constant, metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.task import Task
@@ -182,6 +183,27 @@ class Scripted(Method):
         return torch.stack([right.float(), 1 - right.float()], 1)
 
 
+class Rising(Method):
+    """A method whose probabilities, the same for all rows, rise from 0.1 with every step."""
+
+    predictors = ("task_net",)
+
+    def __init__(self, labels):
+        super().__init__()
+        self.space = MultiLabel(labels)
+        self.task_net = nn.Linear(1, labels, bias=False)
+        nn.init.constant_(self.task_net.weight, -4.0)
+
+    def stages(self):
+        return (Stage("rising", ("task_net",), self.updates, self.predict),)
+
+    def updates(self, batch):
+        yield Update("task_net", -self.task_net.weight.sum())
+
+    def predict(self, x, mask=None):
+        return self.task_net(x).sigmoid()
+
+
 @pytest.fixture
 def ten_rows():
     y = np.zeros((10, 2))
@@ -192,7 +214,7 @@ def ten_rows():
 def test_patience_counts_epochs_without_improvement(ten_rows):
     script = [0.3, 0.5, 0.5, 0.4, 0.6, 0.6, 0.5, 0.4, 0.9]
     method = Scripted(script)
-    _, history = fit(method, ten_rows, ten_rows, max_epochs=50, patience=3)
+    _, history = fit(method, ten_rows, ten_rows, max_epochs=50, patience=3, patience_steps=0)
     # 0.5 again is no improvement; 0.6 resets the count; three without improvement end it.
     assert [round(entry["f1"], 6) for entry in history] == script[:8]
     assert [entry["epoch"] for entry in history] == list(range(1, 9))
@@ -211,16 +233,44 @@ def test_the_first_best_epochs_weights_come_back(ten_rows):
 
 
 @pytest.mark.parametrize("names", [("cross-entropy", "none"), ("seal", "nce"), ("infnet", "margin")])
-def test_the_returned_method_has_its_best_validation_metric(train, valid, names):
+def test_the_returned_method_is_that_of_the_best_epoch(train, valid, names):
     method = made(*names)
-    _, history = fit(method, train, valid, max_epochs=20, lr=0.3, patience=50)
+    trainer, history = fit(method, train, valid, max_epochs=20, lr=1.0, patience=50)
     last = [entry for entry in history if entry["stage"] == history[-1]["stage"]]
-    values = [entry["f1"] for entry in last]
-    assert values[-1] < max(values), "a useful test needs a last epoch that is not the best"
+    kept = last[trainer.stages[-1]["best_epoch"] - 1]
+    assert kept is not last[-1], "a useful test needs a last epoch that is not the best"
     assert not method.training
     relaxed, truth = predict(method.predict, valid)
-    best = max(last, key=lambda entry: entry["f1"])
-    assert metrics(method.space, relaxed, truth) == best["valid"]
+    assert metrics(method.space, relaxed, truth).items() <= kept["valid"].items()
+    constant = best_constant(method.space, [truth], "f1")
+    best = max(last, key=lambda entry: (max(entry["f1"], constant), -entry["valid"]["log_loss"]))
+    assert kept is best
+
+
+def test_a_metric_that_does_not_move_yet_does_not_end_training():
+    """Probabilities that rise towards 0.5 improve the log loss, and F1 at 0.5 only later."""
+    rows = MultiLabelData.from_arrays(np.ones((10, 1)), np.tril(np.ones((10, 8))))
+    method = Rising(8)
+    trainer, history = fit(method, rows, rows, max_epochs=400, patience=3, patience_steps=0, lr=0.05)
+    assert history[10]["f1"] == 0
+    assert max(entry["f1"] for entry in history) > 0
+    ended = {"epochs": len(history), "ended": "3 epochs brought no improvement"}
+    assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, **ended}]
+
+
+def test_steps_without_improvement_count_too(ten_rows):
+    script = [0.5] * 50
+    trainer, history = fit(
+        Scripted(script), ten_rows, ten_rows, max_epochs=50, patience=3, patience_steps=10, batch_size=5
+    )
+    assert len(history) == 1 + 5  # the first, then ten steps, two in an epoch
+    assert trainer.stages[-1]["best_epoch"] == 1
+
+
+def test_a_monitored_loss_is_lowered(ten_rows):
+    method = Scripted([0.3, 0.8, 0.5])
+    trainer, _ = fit(method, ten_rows, ten_rows, max_epochs=3, monitor="hamming_loss")
+    assert trainer.stages[-1]["best_epoch"] == 2
 
 
 def test_another_metric_can_be_monitored(train, valid):

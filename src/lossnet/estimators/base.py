@@ -51,7 +51,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         method: how to train; see ``lossnet methods``.
         loss: of that method; its first by default.
         epochs: the most epochs.
-        batch_size: instances in a batch.
+        batch_size: instances in a batch; 0 for 32, or fewer where training data are few.
         learning_rate: of all networks; ``task_lr`` and ``energy_lr`` take precedence.
         task_net: a network of your own from inputs to logits: a module, which is copied, or a class or
             function that makes one; see `lossnet.own.OwnParts`.
@@ -79,7 +79,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     method: str = "seal"
     loss: str | None = None
     epochs: int = 100
-    batch_size: int = 32
+    batch_size: int = 0
     learning_rate: float = 1e-3
     task_net: Factory | None = None
     energy: Factory | None = None

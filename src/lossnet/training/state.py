@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from lossnet import scores
 from lossnet.methods.base import Stage
 from lossnet.training import checkpoint
 from lossnet.training.checkpoint import Checkpoint, CheckpointError, rate_tensors_kept
@@ -49,11 +50,16 @@ class Position:
     epoch: int = 0
     step: int = 0
     steps_taken: int = 0
-    best: float | None = None
+    best: list[float] | None = None
+    best_epoch: int = 0
+    lowest_loss: float | None = None
+    improvements: int = 0
     stale: int = 0
+    stale_steps: int = 0
     asked_to_stop: bool = False
     totals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     spent: float = 0.0
 
@@ -77,6 +83,8 @@ class TrainingState:
         self.method = options.method
         self.stages = options.method.stages()
         self.position = Position()
+        #: the best metric of a constant prediction; see `lossnet.scores.best_constant`
+        self.constant = -math.inf
         self.optimizers: dict[str, Optimizer] = {}
         self.schedulers: dict[str, LRScheduler] = {}
         self._best: dict[str, Tensor] = {}
@@ -89,8 +97,18 @@ class TrainingState:
     def goes_on(self) -> bool:
         """Whether the stage has another epoch."""
         position, options = self.position, self.options
-        stops = position.stale >= options.patience or position.asked_to_stop
-        return position.epoch < options.max_epochs and not stops
+        waited = position.stale >= options.patience and position.stale_steps >= options.patience_steps
+        return position.epoch < options.max_epochs and not waited and not position.asked_to_stop
+
+    @property
+    def reason(self) -> str:
+        """Why the stage ended, for people."""
+        position, options = self.position, self.options
+        if position.asked_to_stop:
+            return "a callback asked to stop"
+        if position.epoch >= options.max_epochs:
+            return f"all {options.max_epochs} epochs were trained"
+        return f"{position.stale} epochs brought no improvement"
 
     @property
     def job(self) -> Job:
@@ -180,26 +198,49 @@ class TrainingState:
                 "seconds": round(position.seconds, 3),
             }
         )
-        if position.best is None or value > position.best:
-            position.best, position.stale = value, 0
+        if self._improved(value, metrics[scores.LOG_LOSS.name]):
+            position.stale = position.stale_steps = 0
+            position.improvements += 1
+        else:
+            position.stale += 1
+            position.stale_steps += position.step
+        rank = self._rank(value, metrics[scores.LOG_LOSS.name])
+        if position.best is None or rank > position.best:
+            position.best, position.best_epoch = rank, position.epoch + 1
             prefixes = tuple(f"{name}." for name in self.stage.networks)
             self._best = {
                 name: tensor.detach().clone()
                 for name, tensor in self.method.state_dict().items()
                 if name.startswith(prefixes)
             }
-        else:
-            position.stale += 1
         for name, scheduler in self.schedulers.items():
             with rate_tensors_kept(self.optimizers[name]), warnings.catch_warnings():
                 # Fused and captured steps bypass `Optimizer.step`, whose calls PyTorch looks for.
                 warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step")
                 if isinstance(scheduler, ReduceLROnPlateau):
-                    scheduler.step(value)
+                    scheduler.step(position.improvements)
                 else:
                     scheduler.step()
         position.next_epoch()
         position.asked_to_stop = self.options.processes.from_first(self._tell)
+
+    def _rank(self, value: float, loss: float) -> list[float]:
+        """Return what epochs are ranked by: the metric once it beats constant predictions, then the loss."""
+        value, constant = self._signed(value), self._signed(self.constant)
+        return [max(value, constant), -loss]
+
+    def _improved(self, value: float, loss: float) -> bool:
+        """Whether an epoch improved the metric, or the log loss by a thousandth of its lowest value."""
+        position = self.position
+        lowest = math.inf if position.lowest_loss is None else position.lowest_loss
+        lower = loss < lowest * (1 - 1e-3) or position.lowest_loss is None
+        if lower:
+            position.lowest_loss = loss
+        return lower or position.best is None or self._rank(value, loss)[0] > position.best[0]
+
+    def _signed(self, value: float) -> float:
+        """Return a value of the monitored metric such that higher is better."""
+        return -value if scores.metric(self.options.monitor).higher_is_better is False else value
 
     def _tell(self) -> bool:
         """Tell tracker and callbacks of an epoch; return whether one of these asks to stop."""
@@ -210,15 +251,17 @@ class TrainingState:
         return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
     def close_stage(self) -> None:
-        """Take the stage's best weights and go on to the next."""
+        """Take the stage's best weights, note which epoch had them, and go on to the next stage."""
         position = self.position
         for name, tensor in self.method.state_dict().items():
             if name in self._best:
                 tensor.copy_(self._best[name])
+        ended = {"stage": self.stage.name, "epochs": position.epoch, "best_epoch": position.best_epoch}
         self.position = Position(
             stage=position.stage + 1,
             steps_taken=position.steps_taken,
             history=position.history,
+            stages=[*position.stages, {**ended, "ended": self.reason}],
             spent=position.spent,
         )
 

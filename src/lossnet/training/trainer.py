@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -49,12 +50,17 @@ class Trainer:
         weight_decay: of AdamW, where no other optimizer is given.
         optimizer: class of optimizers, or a function of parameters and ``lr``; AdamW by default.
         scheduler: function that makes a learning rate scheduler of an optimizer, which steps once an epoch;
-            by default `torch.optim.lr_scheduler.ReduceLROnPlateau`, which is given the metric.
+            by default `torch.optim.lr_scheduler.ReduceLROnPlateau`, which is given the number of epochs that
+            brought an improvement, with ``mode="max"``.
         callbacks: called with each epoch's history entry; see `Callback`.
-        batch_size: instances in a batch.
+        batch_size: instances in a batch; 0 for 32, or fewer where training data are few.
         max_epochs: of each stage.
-        patience: a stage ends after this many epochs without a better validation metric.
-        monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).
+        patience: a stage ends after this many epochs without improvement: neither the validation metric nor
+            the validation log loss is better than before.
+        patience_steps: and after at least this many steps without improvement.
+        monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).  Weights are kept of
+            the epoch with its best value, once it is better than any constant prediction's; until then, and
+            between equal values, of the epoch with the lowest log loss.
         clip: largest norm of a network's gradient.
         plateau_patience: epochs without improvement before learning rates are cut.
         plateau_factor: factor of that cut.
@@ -91,9 +97,10 @@ class Trainer:
         optimizer: Callable[..., Optimizer] | None = None,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         callbacks: Sequence[Callback] = (),
-        batch_size: int = 32,
+        batch_size: int = 0,
         max_epochs: int = 100,
         patience: int = 20,
+        patience_steps: int = 200,
         monitor: str | None = None,
         clip: float = 10.0,
         plateau_patience: int = 5,
@@ -116,7 +123,8 @@ class Trainer:
         self.scheduler = scheduler or partial(
             ReduceLROnPlateau, mode="max", factor=plateau_factor, patience=plateau_patience
         )
-        self.batch_size, self.max_epochs, self.patience = batch_size, max_epochs, patience
+        self.batch_size, self.max_epochs = batch_size, max_epochs
+        self.patience, self.patience_steps = patience, patience_steps
         self.monitor = monitor or scores.main_metric(method.space)
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.identity = dict(identity or {})
@@ -135,6 +143,11 @@ class Trainer:
     def seconds(self) -> float:
         """Time spent in epochs so far, before a resume too."""
         return self.state.position.spent
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """What is known of each stage that has ended: its epochs, the one kept, and why it ended."""
+        return self.state.position.stages
 
     def fit(self, train: Dataset, valid: Dataset, resume: bool = False) -> list[dict[str, Any]]:
         """Train and return the history, one entry per epoch; the method then has its best weights.
@@ -259,6 +272,9 @@ class _Loop:
                 with self.engine.own(index):
                     saved = trainer.state.read(trainer.checkpoint) if trainer in resumed else None
                 trainer.state.prepare(self.engine, saved)
+            constant = _best_constant(self.first, valid)
+            for trainer in self.trainers:
+                trainer.state.constant = constant
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:
                 # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
@@ -285,7 +301,9 @@ class _Loop:
                 state.close_epoch(metrics[index])
             monitor, positions = self.first.monitor, [state.position for state in left.values()]
             values = [position.history[-1][monitor] for position in positions]
-            bests = [position.best for position in positions if position.best is not None]
+            bests = [
+                position.history[position.best_epoch - position.epoch - 1][monitor] for position in positions
+            ]
             self.show.epoch(monitor, fmean(values), fmean(bests))
             if self.first.processes.any(self.stop.requested):
                 self._interrupt(left)
@@ -305,7 +323,8 @@ class _Loop:
 
     def run_epoch(self, group: Mapping[int, TrainingState], train: Dataset) -> dict[int, NonFiniteLoss]:
         """Take the steps of an epoch, or its rest; return the trainings that diverged."""
-        states, size, device = list(group.values()), self.first.batch_size, self.first.device
+        states, device = list(group.values()), self.first.device
+        size = self.first.batch_size or suggested_batch_size(len(train))
         orders = torch.stack([arranged(train, state.order(len(train)), size) for state in states])
         # A batch's rows of one training after another's, on the host, which looks up lengths of sentences.
         order = torch.cat([rows.flatten() for rows in orders.split(size, dim=1)])
@@ -378,6 +397,23 @@ class _Loop:
         position = next(iter(group.values())).position
         place = f"at epoch {position.epoch + 1}" if position.step else f"after epoch {position.epoch}"
         raise Interrupted(f"stopped {place}{where}", checkpoint)
+
+
+def suggested_batch_size(instances: int) -> int:
+    """Return 32, or fewer such that an epoch has some ten steps, but not less than 4.
+
+    >>> [suggested_batch_size(instances) for instances in (24, 80, 5000)]
+    [4, 8, 32]
+    """
+    return max(4, min(32, instances // 10))
+
+
+def _best_constant(trainer: Trainer, valid: Dataset) -> float:
+    """Return the best metric of a constant prediction on validation data."""
+    truths = [valid.batch(rows).y for rows in torch.arange(len(valid)).split(512)]
+    if not all(isinstance(truth, torch.Tensor) for truth in truths):
+        return -math.inf
+    return scores.best_constant(trainer.method.space, truths, trainer.monitor)
 
 
 def _alone(checkpoint: Path | None) -> Processes:

@@ -61,6 +61,7 @@ def trainer(names, seed, options=None, **settings):
         "weight_decay": 0.01,
         "clip": 0.5,
         "patience": 2,
+        "patience_steps": 0,
         "plateau_patience": 0,
         "progress": False,
         "seed": seed,
@@ -85,7 +86,7 @@ def assert_same_history(one, other):
     assert len(one) == len(other)
     for mine, its in zip(timeless(one), timeless(other), strict=True):
         assert mine["lr"] == its["lr"]
-        assert mine["valid"] == its["valid"]
+        assert mine["valid"] == pytest.approx(its["valid"], rel=1e-9)
         assert mine["measured"].keys() == its["measured"].keys()
         for part in ("losses", "gradient_norms"):
             assert mine[part] == pytest.approx(its[part], rel=1e-5)
@@ -119,7 +120,7 @@ def test_each_replica_equals_its_lone_run(names, settings):
 
 
 def test_replicas_may_stop_at_different_epochs():
-    together = [trainer(("seal", "nce"), seed) for seed in (0, 1, 2)]
+    together = [trainer(("seal", "nce"), seed, {"max_epochs": 40}) for seed in (0, 1, 2)]
     order = [(index, len(history)) for index, history in fit_together(together, TRAIN, VALID, progress=False)]
     assert len({epochs for _, epochs in order}) > 1
     assert [epochs for _, epochs in order] == sorted(epochs for _, epochs in order)

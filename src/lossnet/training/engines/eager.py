@@ -139,7 +139,7 @@ class Eager:
         return gradients, update.loss.detach(), update.measured
 
     def evaluate(self, valid: Dataset, views: Views | None) -> list[dict[str, float]]:
-        """Return each job's metrics."""
+        """Return each job's metrics and log loss."""
         metrics = []
         for job in self.jobs:
             job.method.eval()
@@ -147,7 +147,9 @@ class Eager:
             relaxed, truth = predict(whole, valid, self.device)
             if truth is None:
                 raise ValueError("validation data have no labels (y is None) to measure predictions against")
-            metrics.append(scores.metrics(job.method.space, relaxed, truth))
+            space = job.method.space
+            own = scores.metrics(space, relaxed, truth)
+            metrics.append(own | {scores.LOG_LOSS.name: scores.log_loss(space, relaxed, truth)})
         return metrics
 
     def finish(self) -> None:

@@ -83,7 +83,7 @@ class Replicas(Graph):
             yield update, {"loss": update.loss.detach(), "gradient_norm": norms, **update.measured}
 
     def evaluate(self, valid: Dataset, views: Views | None) -> list[dict[str, float]]:
-        """Return each replica's metrics; on a GPU they predict together, if there is room."""
+        """Return each replica's metrics and log loss; on a GPU they predict together, if there is room."""
         space, count = self.jobs[0].method.space, len(self.jobs)
         assert isinstance(space, MultiLabel)
         if self.device.type != "cuda" or count * len(valid) * space.labels > _AT_ONCE:
@@ -92,7 +92,9 @@ class Replicas(Graph):
         relaxed, truth = predict(self._predict, valid, self.device, min(512, max(1, 8192 // count)))
         meter = scores.LabelMeter()
         meter.add(space.decode(relaxed), truth)
-        return meter.compute_each()
+        losses = (scores.log_loss(space, each, truth) for each in relaxed.unbind(1))
+        pairs = zip(meter.compute_each(), losses, strict=True)
+        return [own | {scores.LOG_LOSS.name: loss} for own, loss in pairs]
 
     def _predict(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return each replica's predictions, ``(batch, R, labels)``."""
