@@ -85,7 +85,8 @@ def measure(
     device = find_device(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    settings = Settings(**{**recipe_settings(data, "seal", "nce"), "epochs": epochs, "patience": epochs})
+    recipe = {"batch_size": 32, **recipe_settings(data, "seal", "nce")}
+    settings = Settings(**{**recipe, "epochs": epochs, "patience": epochs})
     loaded = load(data, data_dir=data_dir, progress=False)
     train, valid = loaded.train, loaded.valid
     assert isinstance(train, MultiLabelData)

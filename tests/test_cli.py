@@ -177,7 +177,7 @@ def test_train_with_ones_own_split(table, tmp_path, capsys):
     output = tmp_path / "run"
     assert main([*command, "--split", str(split), *TINY, "--output", str(output)]) == 0
     assert result_of(output)["split"] == "cut.json"
-    assert result_of(output)["steps"] == 2 * 2
+    assert result_of(output)["steps"] == 2 * 10  # batches of 6
     capsys.readouterr()
 
 
@@ -197,7 +197,7 @@ def captured(monkeypatch):
         runs.append(run)
         metrics = {"valid": {"f1": 0.5}}
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
-        result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none"}
+        result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none", "stages": []}
         return result, None, None
 
     monkeypatch.setattr(lossnet.run, "carry_out", train)

@@ -303,7 +303,7 @@ def test_a_card_cannot_be_made_to_say_something_else():
     result = {
         "dataset": "a|b](http://x) <b>#`\n\n# fake", "split": "s", "method": "seal", "loss": "nce", "seed": 0,
         "metrics": {"valid": {"f1": 1.0}}, "settings": {}, "source": {"data": "mine"}, "steps": 1,
-        "seconds": 1, "epochs": 1, "device": "cpu", "versions": {},
+        "seconds": 1, "epochs": 1, "best_epoch": 1, "remarks": [], "device": "cpu", "versions": {},
     }  # fmt: skip
     card = model_card(result, Task(Features.of_size(2), Labels.of_size(2)), "the file a")
     assert "on a\\|b\\](http://x) \\<b\\>\\#\\` \\# fake\n" in card

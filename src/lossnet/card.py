@@ -21,6 +21,7 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
     >>> result = {"dataset": "mine.csv", "split": "stratified", "method": "seal", "loss": "nce", "seed": 0}
     >>> result |= {"metrics": {"valid": {"f1": 0.5}}, "settings": {"clip": 3}, "versions": {"torch": "2.13"}}
     >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "epochs": 3, "device": "cpu"}
+    >>> result |= {"best_epoch": 2, "remarks": []}
     >>> task = Task.of_sizes(inputs=4, labels=3)
     >>> print(model_card(result, task, "the file mine.csv").splitlines()[5])
     # seal (nce) on mine.csv
@@ -29,7 +30,8 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
     figures = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in metrics["valid"]]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     trained = (
-        f"{result['epochs']} epochs, {result['steps']} steps, {result['seconds']} s on {result['device']}"
+        f"{result['epochs']} epochs, of which {result['best_epoch']} was kept, {result['steps']} steps, "
+        f"{result['seconds']} s on {result['device']}"
     )
     own = "".join(f", {part}=…" for part in task.own.names)
     lines = [
@@ -60,6 +62,8 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
         "",
         *_table(["", *metrics], figures),
         "",
+        *(f"- Note: {_plain(remark)}." for remark in result["remarks"]),
+        *([""] if result["remarks"] else []),
         "## Training",
         "",
         f"Method {result['method']}, loss {result['loss']}, seed {result['seed']}: {trained}; {versions}.",

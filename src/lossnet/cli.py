@@ -158,6 +158,10 @@ def _train(options: Namespace) -> None:
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     _show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
+    for stage in result["stages"]:
+        _print(
+            f"{stage['stage']}: epoch {stage['best_epoch']} of {stage['epochs']} is kept; {stage['ended']}"
+        )
     if output is not None:
         _print(f"result, model and history are in {output}")
         if options.report:

@@ -30,12 +30,24 @@ from lossnet.methods import Method
 from lossnet.model import Model
 from lossnet.own import OwnParts
 from lossnet.recipes import recipe_names_of, recipe_settings
+from lossnet.remarks import TrainingWarning, data_remarks, training_remarks
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
 
-__all__ = ["Fitted", "Run", "carry_out", "find_device", "fit", "read", "resolve", "train", "versions"]
+__all__ = [
+    "Fitted",
+    "Run",
+    "TrainingWarning",
+    "carry_out",
+    "find_device",
+    "fit",
+    "read",
+    "resolve",
+    "train",
+    "versions",
+]
 
 
 @dataclass(frozen=True)
@@ -223,6 +235,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "epochs": len(fitted.history),
         "best_epoch": fitted.stages[-1]["best_epoch"],
         "stages": fitted.stages,
+        "remarks": fitted.remarks,
         "device": find_device(run.device),
         "processes": processes.count,
         "versions": versions(),
@@ -241,12 +254,23 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, its metrics on valid and test, entries of epochs and stages, steps and seconds."""
+    """A trained model, its metrics on valid and test, and how training went.
+
+    Args:
+        model: with the weights of the best epoch.
+        metrics: on valid and, where it has labels, on test.
+        history: an entry for each epoch.
+        stages: an entry for each stage: its epochs, the one kept, and why it ended.
+        remarks: what a person should know before believing the figures.
+        steps: of optimizers.
+        seconds: of training and measuring.
+    """
 
     model: Model
     metrics: dict[str, dict[str, float]]
     history: list[dict[str, Any]]
     stages: list[dict[str, Any]]
+    remarks: list[str]
     steps: int
     seconds: float
 
@@ -292,12 +316,17 @@ def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str
     assert truth is not None
     model.threshold = output.tune(relaxed, truth)
     metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
+    remarks = data_remarks(data) + training_remarks(
+        model.method.space, trainer.stages, metrics["valid"], truth
+    )
+    for remark in remarks:
+        warnings.warn(remark, TrainingWarning, stacklevel=2)
     if data.test.target is None or (len(data.test) and data.test.target.is_empty):
         warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
     elif len(data.test):
         metrics["test"] = model.measure(data.test, device)
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
-    return Fitted(model, metrics, history, trainer.stages, trainer.steps_taken, seconds)
+    return Fitted(model, metrics, history, trainer.stages, remarks, trainer.steps_taken, seconds)
 
 
 def identity_of(data: Loaded) -> dict[str, str]:

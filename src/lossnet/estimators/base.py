@@ -182,10 +182,10 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         assert valid.target is not None
         if valid.target.is_empty:
             valid = train  # no label in the few rows held out: F1 would be undefined
-        return Loaded.from_parts(train, valid, fitting=self._fitting())
+        return Loaded.from_parts(train, valid, fitting=self._fitting(train))
 
-    def _fitting(self) -> Fitting:
-        """Return options for reading inputs."""
+    def _fitting(self, train: Examples) -> Fitting:
+        """Return options for reading inputs, of which these are for training."""
         return Fitting()
 
     @contextmanager
@@ -258,7 +258,7 @@ class WordEstimator(Estimator):
 
     embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
 
-    def _fitting(self) -> Fitting:
+    def _fitting(self, train: Examples) -> Fitting:
         names = tuple(name.strip() for name in (self.features or _FEATURES).split(","))
         strange = [name for name in names if name not in _POSSIBLE]
         if strange:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +28,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     Inputs ``X`` are
 
     - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes
-      its column's mean in training.  Scale them first, as for any network;
+      its column's mean in training;
     - or sentences: texts, which are cut into tokens, or lists of tokens;
     - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255,
       or floats from 0 to 1.
@@ -37,6 +37,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     - a set of labels: ``y`` ``(n, labels)`` of 0 and 1, an array, sparse, or a data frame, whose columns name
       the labels, and predictions then are data frames too;
+    - a set of labels by their names: a list, tuple or set of strings for each instance.  Predictions are
+      arrays of 0 and 1 with a column for each of ``classes_``;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
     The parameters are those of `lossnet.estimators.base.Estimator`, ``embeddings`` for sentences (see
@@ -45,6 +47,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     Args:
         inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
             finds it by how ``X`` looks.
+        scale: shift and scale the columns of dense feature vectors to mean 0 and variance 1 (those of 0 and 1
+            stay), as in training.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.
@@ -70,6 +74,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     """
 
     inputs: str = "auto"
+    scale: bool = True
 
     classes_: NDArray[Any] = field(init=False)
     multilabel_: bool = field(init=False)
@@ -145,6 +150,9 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         self, X: Any, y: Any, first: bool = False, classes: Any = None, partial: bool = False
     ) -> Examples:
         columns = getattr(y, "columns", None)
+        named = _are_named_sets(y)
+        if named:
+            columns, y = self._binarised(y, first)
         if first:
             self.inputs_ = self._kind_of(X)
         kind = Input.kinds[self.inputs_]
@@ -157,10 +165,23 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
         if first:
             self._learn_labels(y, columns, classes, partial)
+            self._framed = self._framed and not named
         elif self._framed and columns is not None and list(columns) != list(self.classes_):
             what = f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
             raise ValueError(what)
         return Examples(source, LabelTable(self._sets(y), [str(name) for name in self.classes_]))
+
+    def _binarised(self, y: Any, first: bool) -> tuple[list[str], NDArray[np.uint8]]:
+        """Return the labels' names, and label sets ``(n, labels)`` of 0 and 1, of sets given by names."""
+        names = sorted({name for row in y for name in row}) if first else [str(n) for n in self.classes_]
+        places = {name: index for index, name in enumerate(names)}
+        matrix = np.zeros((len(y), len(names)), dtype=np.uint8)
+        for number, row in enumerate(y):
+            for name in row:
+                if name not in places:
+                    raise ValueError(f"row {number} of y has the label {name!r}, which fit did not see")
+                matrix[number, places[name]] = 1
+        return names, matrix
 
     def _kind_of(self, X: Any) -> str:
         """Return the kind of inputs that was asked for, or that these look like."""
@@ -171,10 +192,11 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             raise ValueError(f"no inputs {self.inputs!r}; choose auto, {', '.join(Input.kinds)}")
         return self.inputs
 
-    def _fitting(self) -> Fitting:
+    def _fitting(self, train: Examples) -> Fitting:
         if self.embeddings is not None and self.inputs_ != Words.kind:
             raise ValueError(f"embeddings are for sentences, and X has {Input.kinds[self.inputs_].summary}")
-        return super()._fitting()
+        dense = isinstance(train.source, FeatureTable) and not train.source.is_sparse
+        return replace(super()._fitting(train), standardise=self.scale and dense)
 
     def _learn_labels(self, y: Any, columns: Any, classes: Any, partial: bool) -> None:
         """Learn from the first ``y`` what the labels or classes are."""
@@ -218,3 +240,16 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         tags.input_tags.allow_nan = True
         tags.classifier_tags.multi_label = True
         return tags
+
+
+def _are_named_sets(y: Any) -> bool:
+    """Whether ``y`` has a list, tuple or set of strings for each instance.
+
+    >>> _are_named_sets([["news", "sport"], []]), _are_named_sets([[0, 1]]), _are_named_sets(["news"])
+    (True, False, False)
+    """
+    if not isinstance(y, list | tuple) and type(y).__name__ != "Series":
+        return False
+    rows = list(y)
+    sets = all(isinstance(row, list | tuple | set | frozenset) for row in rows)
+    return sets and any(map(len, rows)) and all(isinstance(name, str) for row in rows for name in row)

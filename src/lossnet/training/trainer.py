@@ -146,7 +146,7 @@ class Trainer:
 
     @property
     def stages(self) -> list[dict[str, Any]]:
-        """What is known of each stage that has ended: its epochs, the one kept, and why it ended."""
+        """Stages that have ended, each with its epochs, the one that was kept, and why it ended."""
         return self.state.position.stages
 
     def fit(self, train: Dataset, valid: Dataset, resume: bool = False) -> list[dict[str, Any]]:
