@@ -87,7 +87,7 @@ def averaged(cell: Cell, output: Path, seeds: int, data_dir: Path | None, device
     for name, part in (("valid", data.valid), ("test", data.test)):
         relaxed, truth = ensemble.probabilities(part, find_device(device))
         assert truth is not None
-        metrics[name] = ensemble.task.output.meter(ensemble.threshold).measure(relaxed, truth)
+        metrics[name] = ensemble.task.output.meter(ensemble.decision).measure(relaxed, truth)
     write_json(output / "averaged.json", {"title": cell.title, "seeds": seeds, "metrics": metrics})
     Console().print(f"{cell.title}, {seeds} seeds averaged: {100 * metrics['test']['iou']:.2f}")
 

@@ -81,9 +81,7 @@ def _model(inputs: int, first: int) -> Model:
     names = tuple(f"feature_{number}" for number in range(first, inputs + first))
     task = Task(Features(names), Labels(tuple(map(str, range(LABELS)))))
     settings = Settings(task_hidden=32, task_layers=1)
-    return Model(
-        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
-    )
+    return Model(build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task)
 
 
 def _write_svm(path: Path, size: int) -> int:

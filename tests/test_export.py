@@ -10,6 +10,7 @@ from lossnet import Settings
 from lossnet.build import build
 from lossnet.cli import main
 from lossnet.data import FeatureTable, Lexicon, Preprocessor, Sentences, TagSet
+from lossnet.decoding import Decision
 from lossnet.export import OUTPUT, export
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
@@ -25,7 +26,9 @@ SENTENCES = Sentences((("Ann", "bet", "Ann", "a", "pie"), ("a", "pie", "bet")))
 
 def model_of(task, method="cross-entropy", loss="none", settings=TINY, threshold=0.3):
     torch.manual_seed(0)
-    return Model(build(method, loss, settings, task).eval(), (method, loss), settings, task, threshold)
+    return Model(
+        build(method, loss, settings, task).eval(), (method, loss), settings, task, Decision(threshold)
+    )
 
 
 def label_task(standardise=True):

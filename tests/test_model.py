@@ -15,7 +15,7 @@ from scipy import sparse
 import lossnet
 from lossnet.build import METHODS, build
 from lossnet.data import FeatureTable, Preprocessor, Sentences
-from lossnet.decoding import ExpectedF1, Threshold
+from lossnet.decoding import Decision, ExpectedF1, Threshold
 from lossnet.inputs import Features
 from lossnet.model import Model, ModelError, load, load_energy
 from lossnet.outputs import Labels
@@ -38,7 +38,7 @@ def made(inputs, method="seal", loss="nce", settings=SMALL, threshold=0.37):
     torch.manual_seed(0)
     preprocessor = Preprocessor.fit(FeatureTable(inputs, FEATURES), standardise=True)
     task = Task(Features(FEATURES, preprocessor), Labels(LABELS))
-    return Model(build(method, loss, settings, task), (method, loss), settings, task, threshold)
+    return Model(build(method, loss, settings, task), (method, loss), settings, task, Decision(threshold))
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_there_is_nothing_but_safetensors_and_json(folder):
     content = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     assert content["output"] == {"kind": "labels", "labels": list(LABELS)}
     assert content["input"] == {"kind": "features", "features": list(FEATURES)}
-    assert content["threshold"] == 0.37
+    assert content["decision"]["threshold"] == 0.37
 
 
 def test_predictions_are_decoded_by_the_tuned_threshold_unless_told(inputs):
@@ -272,8 +272,8 @@ TAMPERED = {
     "senseless setting": lambda f: change(f, settings={**SMALL.__dict__, "task_hidden": -1}),
     "setting of another type": lambda f: change(f, settings={**SMALL.__dict__, "epochs": "3"}),
     "settings as a list": lambda f: change(f, settings=[1, 2]),
-    "threshold as a word": lambda f: change(f, threshold="high"),
-    "no threshold": lambda f: change(f, threshold=None),
+    "threshold as a word": lambda f: change(f, decision={"threshold": "high"}),
+    "no decision": lambda f: change(f, decision=None),
     "truncated weights": lambda f: truncate(f / "model.safetensors"),
     "empty weights": lambda f: (f / "model.safetensors").write_bytes(b""),
     "garbage weights": lambda f: (f / "model.safetensors").write_bytes(b"\x99" * 300),
@@ -302,15 +302,15 @@ def test_a_tampered_folder_is_one_clear_error(folder, kind, sealed, seal):
 
 def test_another_format_names_both_versions(folder):
     change(folder, format=99)
-    with pytest.raises(ModelError, match="format 99, this version reads 1 to 3; a newer version"):
+    with pytest.raises(ModelError, match="format 99, this version reads 1 to 4; a newer version"):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["threshold", "output", "settings"])
+@pytest.mark.parametrize("name", ["decision", "output", "settings"])
 def test_a_changed_description_is_told_by_its_checksum(folder, name):
     content = json.loads((folder / "model.json").read_text())
     changed = {
-        "threshold": 0.38,
+        "decision": {"threshold": 0.38},
         "output": {**content["output"], "labels": list(LABELS[::-1])},
         "settings": SMALL.__dict__ | {"clip": 1.0},
     }

@@ -97,7 +97,7 @@ def test_a_new_kind_is_evaluated_from_its_folder(trained):
     _, data, result, folder = trained
     model = lossnet.load(folder)
     assert model.task.matches(data.test)
-    measured = model.task.output.meter(model.threshold).measure(*model.probabilities(data.test))
+    measured = model.task.output.meter(model.decision).measure(*model.probabilities(data.test))
     assert measured == pytest.approx(result["metrics"]["test"])
 
 

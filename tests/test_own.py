@@ -83,7 +83,7 @@ def test_a_task_net_comes_in_many_forms_and_back_from_a_folder(digits, tmp_path,
     assert 'model = lossnet.load("this folder", task_net=…)' in card
     model = lossnet.load(tmp_path, task_net=net)
     relaxed, truth = model.probabilities(digits.test)
-    measured = model.task.output.meter(model.threshold).measure(relaxed, truth)
+    measured = model.task.output.meter(model.decision).measure(relaxed, truth)
     assert measured == pytest.approx(result["metrics"]["test"])
     model.save(tmp_path / "again")
     again = lossnet.load(tmp_path / "again", task_net=net)

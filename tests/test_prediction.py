@@ -12,6 +12,7 @@ import lossnet
 from lossnet import Ensemble, Model, Settings
 from lossnet.build import build
 from lossnet.cli import main
+from lossnet.decoding import Decision
 from lossnet.inputs import Features, Images
 from lossnet.loading import load
 from lossnet.outputs import Labels, Masks
@@ -24,7 +25,11 @@ SMALL = Settings(task_hidden=8, task_layers=1, image_net="unet", image_width=4, 
 def model(task: Task, seed: int, threshold: float = 0.5) -> Model:
     torch.manual_seed(seed)
     return Model(
-        build("cross-entropy", "none", SMALL, task), ("cross-entropy", "none"), SMALL, task, threshold
+        build("cross-entropy", "none", SMALL, task),
+        ("cross-entropy", "none"),
+        SMALL,
+        task,
+        Decision(threshold),
     )
 
 
@@ -121,7 +126,7 @@ def test_the_command_line_averages_runs(tmp_path, capsys):
     assert json.loads(target.read_text()) == written
     capsys.readouterr()
     ensemble = Ensemble([lossnet.load(folder) for folder in folders])
-    expected = ensemble.task.output.meter(ensemble.threshold).measure(*ensemble.probabilities(data.test))
+    expected = ensemble.task.output.meter(ensemble.decision).measure(*ensemble.probabilities(data.test))
     assert written["metrics"]["test"] == pytest.approx(expected)
     table = tmp_path / "rows.csv"
     names = ensemble.feature_names

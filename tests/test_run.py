@@ -72,7 +72,7 @@ def test_the_saved_model_gives_the_reported_metrics(tmp_path, digits):
     model = lossnet.load(tmp_path / "run")
     assert model.threshold == result["metrics"]["test"]["threshold"]
     for name, part in (("valid", digits.valid), ("test", digits.test)):
-        assert DecodedLabels(model.threshold).measure(*model.probabilities(part)) == result["metrics"][name]
+        assert DecodedLabels(model.decision).measure(*model.probabilities(part)) == result["metrics"][name]
 
 
 def test_the_threshold_is_tuned_on_valid_and_helps_there(digits):

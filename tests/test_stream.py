@@ -23,6 +23,7 @@ from lossnet.data import DataError, Lexicon, Preprocessor, Sentences, TagSet, re
 from lossnet.data.readers import read, read_inputs, stream_inputs
 from lossnet.data.readers.columns import read_columns, stream_columns
 from lossnet.data.readers.text import read_lines, stream_lines
+from lossnet.decoding import Decision
 from lossnet.inputs import Features, Fitting, Words, features, words
 from lossnet.loading import load
 from lossnet.model import Model
@@ -227,7 +228,7 @@ def test_labels_of_a_file_in_parts(labels, tmp_path, monkeypatch, capsys):
     data = read_inputs(path, model.feature_names, model.label_names)
     whole = model.predict_proba(data.x)
     truth = torch.from_numpy(dense(data.y)).float()
-    wanted = model.task.output.meter(model.threshold).measure(torch.from_numpy(whole), truth)
+    wanted = model.task.output.meter(model.decision).measure(torch.from_numpy(whole), truth)
     monkeypatch.setattr(features, "stream_inputs", partial(stream_inputs, rows=7))
     parts = list(stream.predict(model, path))
     assert [len(part.source) for part in parts] == [7, 7, 7, 7, 7, 5]
@@ -277,7 +278,7 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme, monkeypatch):
     model = Model(
         build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
     )
-    wanted = task.output.meter(0.5).measure(*model.probabilities(data))
+    wanted = task.output.meter(Decision()).measure(*model.probabilities(data))
     monkeypatch.setattr(words, "ROWS", 4)
     for labelled in (False, True):
         parts = list(task.input.stream(path, task.output.names, labelled))
@@ -296,7 +297,7 @@ def tagger_of(method="cross-entropy", loss="none"):
     """A model of tags that was trained on nothing."""
     lexicon = Lexicon.fit(Sentences((("Ann", "saw", "Bo"),)))
     task, settings = Task(Words(lexicon), Tags(TagSet(("N", "V")))), Settings(task_hidden=4, energy_hidden=4)
-    return Model(build(method, loss, settings, task), (method, loss), settings, task, 0.5)
+    return Model(build(method, loss, settings, task), (method, loss), settings, task)
 
 
 def tagged(model, path):

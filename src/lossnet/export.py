@@ -146,6 +146,7 @@ class _Exported(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.method, self._task, self._settings = model.method, model.task, model.settings
+        self._calibration = model.calibration
 
     def forward(self, x: Tensor) -> Tensor:
         read, mask = self._task.exported(x)
@@ -153,7 +154,8 @@ class _Exported(nn.Module):
         def predict(inputs: Tensor) -> Tensor:
             return self.method.predict(inputs, mask)
 
-        return self._task.output.exported(predict, read, self._task.input, self._settings)
+        relaxed = self._task.output.exported(predict, read, self._task.input, self._settings)
+        return self._calibration(self.method.space, relaxed)
 
 
 @dataclass(frozen=True)

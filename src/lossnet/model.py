@@ -1,8 +1,8 @@
-"""A trained model in a folder: weights, names, preprocessing and threshold, with no code inside.
+"""A trained model in a folder: weights, names, preprocessing and decisions, with no code inside.
 
 ::
 
-    model/model.json           names, settings, task, threshold, format version, checksums
+    model/model.json           names, settings, task, calibration, decision, format version, checksums
     model/model.safetensors    weights of the networks that predict, and what the task keeps
     model/energy.safetensors   the energy that trained them, where it does not predict itself
     model/README.md            the model card
@@ -21,11 +21,12 @@ import copy
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,20 @@ from torch import Tensor, nn
 
 from lossnet.build import build
 from lossnet.data import Dataset
+from lossnet.decoding import Calibration, Decision, calibrate
 from lossnet.energies import Energy
 from lossnet.methods import Method
 from lossnet.own import Factory, OwnParts
 from lossnet.prediction import Predictor
 from lossnet.settings import Settings
+from lossnet.spaces import MultiLabel, Space
 from lossnet.task import Task
 from lossnet.training import predict
 from lossnet.trees import tree_map
 
 __all__ = ["Model", "ModelError", "load", "load_energy"]
 
-FORMAT = 3
+FORMAT = 4
 DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
 CHECKSUMS = "sha256"
 
@@ -67,14 +70,16 @@ class Model(Predictor):
         names: of the method and loss that trained it.
         settings: that it was trained with.
         task: the kinds of its inputs and outputs.
-        threshold: tuned on validation data.
+        decision: what validation data have chosen for decoding.
+        calibration: of the networks' outputs, fitted on validation data.
     """
 
     method: Method
     names: tuple[str, str]
     settings: Settings
     task: Task
-    threshold: float
+    decision: Decision = field(default_factory=Decision)
+    calibration: Calibration = field(default_factory=Calibration)
 
     def probabilities(
         self, data: Dataset, device: torch.device | str = "cpu"
@@ -82,7 +87,22 @@ class Model(Predictor):
         self.method.to(device).eval()
         views = self.task.views(self.settings)
         whole = self._predict if views is None else views.averaged(self._predict)
-        return predict(whole, data, device)
+        relaxed, truth = predict(whole, data, device)
+        return self.calibration(self.method.space, relaxed), truth
+
+    def decide(self, valid: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Fit the calibration and choose how to decode for the goal, on validation data.
+
+        Return the calibrated probabilities and the truth of these, ``(instances, *event)`` each.
+        """
+        space, output, self.calibration = self.method.space, self.task.output, Calibration()
+        relaxed, truth = self.probabilities(valid, device)
+        if truth is None:
+            raise ValueError(f"the validation data have no {output.kind} to compare with")
+        self.calibration = calibrate(space, relaxed, truth)
+        relaxed = self.calibration(space, relaxed)
+        self.decision = output.decide(space, relaxed, truth, Decision(goal=self.decision.goal))
+        return relaxed, truth
 
     def double(self) -> Model:
         """Return a copy that computes in float64, in which a row's place in a batch does not matter.
@@ -123,7 +143,8 @@ class Model(Predictor):
             "method": self.names[0],
             "loss": self.names[1],
             "settings": dataclasses.asdict(self.settings),
-            "threshold": self.threshold,
+            "calibration": dataclasses.asdict(self.calibration),
+            "decision": dataclasses.asdict(self.decision),
             **description,
         }
         content[CHECKSUMS] = {DESCRIPTION: _digest(content), **{n: _sha256(b) for n, b in files.items()}}
@@ -218,9 +239,6 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
     content = _content(files[DESCRIPTION])
     settings = Settings.of(content["settings"])
     names = (str(content["method"]), str(content["loss"]))
-    threshold = content["threshold"]
-    if type(threshold) not in (int, float) or not 0 <= threshold <= 1:
-        raise ValueError(f"the threshold must be from 0 to 1, not {threshold!r}")
     tensors = _tensors(files, WEIGHTS)
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}
     predicting = {name.split("/")[1].split(".")[0] for name in tensors if name.startswith("network/")}
@@ -245,7 +263,7 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
     for name, _ in list(method.named_buffers(recurse=False)):
         delattr(method, name)
-    return Model(method, names, settings, task, float(threshold))
+    return Model(method, names, settings, task, *_chosen(content, method.space))
 
 
 def _content(text: bytes) -> dict[str, Any]:
@@ -261,7 +279,37 @@ def _content(text: bytes) -> dict[str, Any]:
             raise ModelError(f"{DESCRIPTION} is corrupted (checksum mismatch)")
     elif number > 1:
         raise ModelError(f"{DESCRIPTION} has no checksums")
-    return content if number == FORMAT else _of_pairs(content)
+    current: dict[str, Any] = content if number > 2 else _of_pairs(content)
+    if number < 4:  # had a threshold alone
+        current = {**current, "decision": {"threshold": current["threshold"]}, "calibration": {}}
+    return current
+
+
+def _chosen(content: Mapping[str, Any], space: Space) -> tuple[Decision, Calibration]:
+    """Return the decision and calibration of a folder; raise a ValueError for those that cannot be."""
+    decision, calibration = (
+        Decision(**_fields(content, "decision")),
+        Calibration(**_fields(content, "calibration")),
+    )
+    sizes = {1, space.labels} if isinstance(space, MultiLabel) else {1}
+    thresholds = decision.threshold, *decision.label_thresholds
+    for name, values, most in (("scales", calibration.scales, math.inf), ("thresholds", thresholds, 1)):
+        if any(type(value) not in (int, float) or not 0 <= value <= most for value in values):
+            raise ValueError(f"{name} must be numbers from 0{' to 1' * (most == 1)}, not {values!r}")
+    for name, values in (
+        ("scales", calibration.scales),
+        ("label thresholds", decision.label_thresholds or (0.5,)),
+    ):
+        if len(values) not in sizes:
+            raise ValueError(f"{name} must be one, or one for each label, not {len(values)}")
+    return decision, calibration
+
+
+def _fields(content: Mapping[str, Any], part: str) -> dict[str, Any]:
+    values = content[part]
+    if not isinstance(values, dict):
+        raise ValueError(f"{part} must be a mapping, not {values!r}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _of_pairs(content: dict[str, Any]) -> dict[str, Any]:

@@ -12,25 +12,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data import Dataset, Sentences
-from lossnet.decoding import Decoder
+from lossnet.decoding import Decision, Decoder
 from lossnet.task import Task
 
 __all__ = ["Ensemble", "Predictor"]
 
 
 class Predictor(ABC):
-    """Base class of predictors, which have a task, a threshold and probabilities."""
+    """Base class of predictors, which have a task, a decision and probabilities."""
 
     #: the kinds of its inputs and outputs
     task: Task
-    #: tuned on validation data
-    threshold: float
+    #: what validation data have chosen for decoding
+    decision: Decision
 
     @abstractmethod
     def probabilities(
         self, data: Dataset, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor | None]:
         """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
+
+    @property
+    def threshold(self) -> float:
+        """The threshold tuned on validation data, for the goal or, where none was stated, for F1."""
+        return self.decision.threshold
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -68,16 +73,16 @@ class Predictor(ABC):
         return decoder(torch.from_numpy(self.predict_proba(x, device))).numpy().astype(np.uint8)
 
     def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:
-        """Return metrics on prepared data, with the tuned threshold."""
+        """Return metrics on prepared data, decoded as validation data have chosen."""
         relaxed, truth = self.probabilities(data, device)
         if truth is None:
             raise ValueError(f"the data have no {self.task.output.kind} to compare with")
-        return self.task.output.meter(self.threshold).measure(relaxed, truth)
+        return self.task.output.meter(self.decision).measure(relaxed, truth)
 
     def decoder(self, decode: str | Decoder | None = None) -> Decoder:
         """Return a decoder by its name, the default one for None."""
         if decode is None or isinstance(decode, str):
-            return self.task.output.decoder(decode, self.threshold)
+            return self.task.output.decoder(decode, self.decision)
         return decode
 
     def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
@@ -96,7 +101,7 @@ class Predictor(ABC):
 class Ensemble(Predictor):
     """Several models of one task, such as those of several seeds: their probabilities averaged.
 
-    The threshold is the mean of theirs.  It costs as many forward passes as there are models.
+    Thresholds are the means of theirs.  It costs as many forward passes as there are models.
 
     Args:
         models: with the same inputs and outputs, preprocessed alike.
@@ -107,7 +112,8 @@ class Ensemble(Predictor):
     >>> from lossnet.outputs import Labels
     >>> task, settings = Task(Features(("u", "v")), Labels(("a", "b"))), lossnet.Settings(task_hidden=4)
     >>> names = ("cross-entropy", "none")
-    >>> models = [lossnet.Model(build(*names, settings, task), names, settings, task, t) for t in (0.2, 0.4)]
+    >>> decisions = Decision(0.2), Decision(0.4)
+    >>> models = [lossnet.Model(build(*names, settings, task), names, settings, task, d) for d in decisions]
     >>> ensemble = Ensemble(models)
     >>> ensemble.predict_proba([[1.0, 2.0]]).shape, round(ensemble.threshold, 3)
     ((1, 2), 0.3)
@@ -122,7 +128,7 @@ class Ensemble(Predictor):
                 raise ValueError(f"{what}; average models of the same data and features")
         self.models = tuple(models)
         self.task = models[0].task
-        self.threshold = sum(model.threshold for model in models) / len(models)
+        self.decision = Decision.mean([model.decision for model in models])
 
     def probabilities(
         self, data: Dataset, device: torch.device | str = "cpu"

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
+from lossnet.decoding import Decision
 from lossnet.files import write_json
 from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
@@ -61,6 +62,7 @@ class Run:
         settings: everything else that can be varied; by default the recipe's.
         recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
         changes: settings by name that differ from the recipe's.
+        goal: what predictions are wanted for, one of the output's ``goals``: chooses the epoch and decodes.
         seed: of initialisation, data order and dropout.
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
@@ -84,6 +86,7 @@ class Run:
     settings: Settings | None = None
     recipe: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
+    goal: str | None = None
     seed: int = 0
     output: Path | str | None = None
     data_dir: Path | str | None = None
@@ -226,6 +229,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "split": data.split_name,
         "method": method,
         "loss": loss,
+        "goal": run.goal,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -282,7 +286,7 @@ def fit(
     follow: Tracker | None = None,
     processes: Processes | None = None,
 ) -> Fitted:
-    """Train on loaded data and tune the threshold; no file but the checkpoint is read or written.
+    """Train on loaded data and calibrate; no file but the checkpoint is read or written.
 
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
     is told of the run, and ``processes`` train together.
@@ -310,12 +314,10 @@ def fit(
 
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
-    """Tune the threshold of a trained model on valid; measure it there and, where it has labels, on test."""
+    """Calibrate a trained model on valid; measure it there and, where it has labels, on test."""
     started, device, output = time.monotonic(), trainer.device, model.task.output
-    relaxed, truth = model.probabilities(data.valid, device)
-    assert truth is not None
-    model.threshold = output.tune(relaxed, truth)
-    metrics = {"valid": output.meter(model.threshold).measure(relaxed, truth)}
+    relaxed, truth = model.decide(data.valid, device)
+    metrics = {"valid": output.meter(model.decision).measure(relaxed, truth)}
     remarks = data_remarks(data) + training_remarks(
         model.method.space, trainer.stages, metrics["valid"], truth
     )
@@ -357,12 +359,13 @@ def new_model(run: Run, data: Loaded) -> Model:
     """Return the untrained model of a run on loaded data."""
     method, loss, settings = settled(run)
     task = dataclasses.replace(data.task, own=run.own)
+    task.output.check_goal(run.goal)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         built = build(method, loss, settings, task)
     if run.own.task_net is not None:
         _check_task_net(built, data.train)
-    return Model(built, (method, loss), settings, task, threshold=0.5)
+    return Model(built, (method, loss), settings, task, Decision(goal=run.goal))
 
 
 def _check_task_net(method: Method, data: Dataset) -> None:
@@ -392,6 +395,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a model by its settings, and the run's seed, device and folder."""
     settings, names = model.settings, dict(zip(("method", "loss"), model.names, strict=True))
+    goal = model.decision.goal
     # More epochs or patience may be given to a run that is resumed; nothing else may change.
     fixed = {
         k: v
@@ -412,6 +416,7 @@ def trainer_of(
         clip=settings.clip,
         plateau_patience=settings.plateau_patience,
         plateau_factor=settings.plateau_factor,
+        monitor=None if goal is None else model.task.output.goals[goal],
         seed=run.seed,
         device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",

@@ -171,6 +171,12 @@ MICRO_F1 = Metric("micro_f1", "micro F1")
 MACRO_F1 = Metric("macro_f1", "macro F1")
 EXACT_MATCH = Metric("exact_match", "exact match")
 HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", higher_is_better=False)
+#: the other metrics of label sets at the tuned threshold
+TUNED = (
+    Metric("micro_f1_tuned", "micro F1, tuned threshold"),
+    Metric("exact_match_tuned", "exact match, tuned threshold"),
+    Metric("hamming_loss_tuned", "Hamming loss, tuned threshold", higher_is_better=False),
+)
 IOU = Metric("iou", "IoU", headline=True)
 PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
 SPAN_F1 = Metric("span_f1", "span F1", headline=True)

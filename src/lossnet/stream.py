@@ -37,7 +37,7 @@ def evaluate(model: Predictor, path: Path, device: torch.device | str = "cpu") -
             if part.examples.target is not None:
                 yield part.examples.target
 
-    meter, prepare = task.output.meter(model.threshold), task.output.preparing(targets)
+    meter, prepare = task.output.meter(model.decision), task.output.preparing(targets)
     for part in task.input.stream(path, names, labelled=True):
         source, target = part.examples.source, part.examples.target
         if target is None:

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from lossnet import MultiLabelClassifier, Segmenter, SequenceTagger
-from lossnet.decoding import ExpectedF1
+from lossnet.decoding import Decision, ExpectedF1
 from lossnet.model import Model
 from lossnet.settings import Settings
 
@@ -102,7 +102,7 @@ def test_outputs_are_decoded_as_asked(problem):
     x, y = problem
     classifier = quick().fit(x, y)
     probabilities = classifier.predict_proba(x)
-    classifier.model_.threshold = 0.9  # so that ways of decoding differ
+    classifier.model_.decision = Decision(0.9)  # so that ways of decoding differ
     np.testing.assert_array_equal(classifier.predict(x), probabilities >= 0.9)
     tuned = classifier.score(x, y)
     np.testing.assert_array_equal(classifier.set_params(decode="0.5").predict(x), probabilities >= 0.5)

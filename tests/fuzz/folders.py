@@ -21,6 +21,7 @@ from safetensors.torch import save as bytes_of
 from lossnet import model as models
 from lossnet.build import build
 from lossnet.data import Lexicon, Preprocessor, Sentences, TagSet
+from lossnet.decoding import Decision
 from lossnet.energies import Energy
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model, ModelError, load, load_energy
@@ -37,7 +38,9 @@ SMALL = Settings(
 def label_model(method, loss):
     preprocessor = Preprocessor(np.zeros(2), np.ones(2), np.ones(2))
     task = Task(Features(("a", "b"), preprocessor), Labels(("x", "y", "z")))
-    return Model(build(method, loss, SMALL, task), (method, loss), SMALL, task, 0.3), np.ones((3, 2))
+    return Model(build(method, loss, SMALL, task), (method, loss), SMALL, task, Decision(0.3)), np.ones(
+        (3, 2)
+    )
 
 
 def tag_model():
@@ -45,13 +48,13 @@ def tag_model():
     tags = TagSet(("O", "B-PER", "I-PER", "E-PER", "S-PER"), scheme="IOB2")
     lexicon = Lexicon.fit(read, ("case", "characters"), word_length=4)
     task = Task(Words(lexicon, np.ones((len(lexicon.words), 5), np.float32)), Tags(tags))
-    return Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task, 0.5), [["Ann", "saw", "it"]]
+    return Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task), [["Ann", "saw", "it"]]
 
 
 def mask_model():
     task = Task(Images(1, (8, 8)), Masks())
     built = build("cross-entropy", "none", SMALL, task)
-    return Model(built, ("cross-entropy", "none"), SMALL, task, 0.5), np.zeros((2, 8, 8))
+    return Model(built, ("cross-entropy", "none"), SMALL, task), np.zeros((2, 8, 8))
 
 
 def text_model():
@@ -60,7 +63,7 @@ def text_model():
         Task(Words(lexicon, column="text"), Labels(("x", "y"))),
         dataclasses.replace(SMALL, crop=0),
     )
-    return Model(build("seal", "nce", settings, task), ("seal", "nce"), settings, task, 0.5), [
+    return Model(build("seal", "nce", settings, task), ("seal", "nce"), settings, task), [
         "so bad",
         "good",
     ]

@@ -32,7 +32,7 @@ def path(tmp_path_factory):
 def tagger(path):
     torch.manual_seed(0)
     task = load(path, features="case").task
-    return Model(build("cross-entropy", "none", QUICK, task), ("cross-entropy", "none"), QUICK, task, 0.5)
+    return Model(build("cross-entropy", "none", QUICK, task), ("cross-entropy", "none"), QUICK, task)
 
 
 def test_given_vectors_are_frozen_unless_tuned(path, tmp_path):

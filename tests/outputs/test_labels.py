@@ -114,7 +114,7 @@ def test_labels_of_sentences_are_learned_and_come_back_from_a_folder(reviews, re
     assert model.task.title == "sets of labels from sentences"
     assert model.label_names == tuple(MOODS)
     data = load(reviews, words="said", labels=list(MOODS), task=model.task)
-    measured = model.task.output.meter(model.threshold).measure(*model.probabilities(data.test))
+    measured = model.task.output.meter(model.decision).measure(*model.probabilities(data.test))
     assert measured == pytest.approx(result["metrics"]["test"])
     assert model.predict_proba(data.test.source).shape == (len(data.test), 2)
     assert load_energy(folder)(data.test.batch(np.arange(3)).x, torch.rand(3, 4, 2)).shape == (3, 4)
@@ -133,7 +133,7 @@ def test_labels_are_predicted_from_texts_and_from_a_table(reviews, reader, tmp_p
     truth = torch.tensor([moods for _, moods in fresh], dtype=torch.float32)
     table = pd.DataFrame(truth.int().numpy(), columns=list(MOODS))[["sad", "fun"]]
     table.assign(said=[text for text, _ in fresh]).to_csv(path, index=False)
-    expected = DecodedLabels(model.threshold).measure(torch.from_numpy(whole), truth)
+    expected = DecodedLabels(model.decision).measure(torch.from_numpy(whole), truth)
     assert stream.evaluate(model, path) == pytest.approx(expected, rel=1e-6)
     assert expected["f1"] > 0.9
 
@@ -203,7 +203,7 @@ def test_labels_of_images_are_learned_and_come_back_from_a_folder(photos, tmp_pa
     assert model.task.title == "sets of labels from images"
     pixels = np.moveaxis(data.test.source.images, 1, -1)
     truth = torch.from_numpy(data.test.target.matrix.toarray()).float()
-    measured = DecodedLabels(model.threshold).measure(torch.from_numpy(model.predict_proba(pixels)), truth)
+    measured = DecodedLabels(model.decision).measure(torch.from_numpy(model.predict_proba(pixels)), truth)
     assert measured == pytest.approx(result["metrics"]["test"])
     assert model.predict(pixels).shape == (len(data.test), 2)
     answer, out = tmp_path / "answer.json", tmp_path / "out.csv"

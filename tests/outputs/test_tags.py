@@ -10,6 +10,7 @@ import torch
 from lossnet.build import METHODS, build
 from lossnet.cli import main
 from lossnet.data import DataError
+from lossnet.decoding import Decision
 from lossnet.energies import Chain, TagLM
 from lossnet.loading import load
 from lossnet.methods import InfNetPlus, Separated, Shared, Stacked
@@ -87,7 +88,9 @@ def test_a_trained_model_finds_names_and_comes_back_from_its_folder(folder, vect
     model, data = load_model(tmp_path), load(folder, features="case,column2,characters", embeddings=[vectors])
     assert model.task.input.lexicon == data.task.input.lexicon
     relaxed, truth = model.probabilities(data.test)
-    assert model.task.output.meter(0.5).measure(relaxed, truth) == pytest.approx(result["metrics"]["test"])
+    assert model.task.output.meter(Decision()).measure(relaxed, truth) == pytest.approx(
+        result["metrics"]["test"]
+    )
     decoded = model.predict(data.test.source)
     assert decoded.shape == truth.shape
     assert (decoded.sum(-1) == truth.numpy().sum(-1)).all()

@@ -22,7 +22,7 @@ LABELS = ("fun", "sad", "ärger")
 def made(task, method="cross-entropy", loss="none", settings=SMALL):
     torch.manual_seed(0)
     built = build(method, loss, settings, task)
-    return Model(built.eval(), (method, loss), settings, task, threshold=0.5)
+    return Model(built.eval(), (method, loss), settings, task)
 
 
 @pytest.fixture(scope="session")

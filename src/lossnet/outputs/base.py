@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import DataError, Source, Target
-from lossnet.decoding import Decoder
+from lossnet.decoding import Decision, Decoder
 from lossnet.energies import Energy
 from lossnet.files import opened
 from lossnet.inputs import Input, Level, Schema
@@ -47,8 +47,12 @@ class Output(Kind, Generic[TargetT]):
     level: ClassVar[Level]
     #: the score that predictions should be good at
     score: ClassVar[Score]
-    #: ways to turn probabilities into outputs by name, the default first, made from a tuned threshold
-    decoders: ClassVar[Mapping[str, Callable[[float], Decoder]]]
+    #: what predictions can be wanted for by name, the default first, and the metric that tells how good at
+    #: it they are
+    goals: ClassVar[Mapping[str, str]] = {}
+    #: ways to turn probabilities into outputs by name, the default first, made from what validation data
+    #: have chosen
+    decoders: ClassVar[Mapping[str, Callable[[Decision], Decoder]]]
 
     # ------------------------------------------------------------------ data
 
@@ -120,26 +124,41 @@ class Output(Kind, Generic[TargetT]):
 
     # ------------------------------------------------------------------ how good predictions are
 
-    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
-        """Return the threshold to predict with, from validation predictions and truth."""
-        return 0.5
+    def decide(self, space: Space, relaxed: Tensor, truth: Tensor, start: Decision) -> Decision:
+        """Return what to decode by for the goal of ``start``, from calibrated validation data and truth."""
+        return start
 
-    def meter(self, threshold: float) -> Meter:
+    def check_goal(self, goal: str | None) -> None:
+        """Raise a ValueError for a goal that outputs of this kind do not have."""
+        if goal is not None and goal not in self.goals:
+            raise ValueError(
+                f"{self.kind} cannot be predicted for {goal!r}; goals are {', '.join(self.goals)}"
+            )
+
+    def goal_metric(self, decision: Decision) -> str:
+        """Return the metric that tells how good decoded outputs are for the decision's goal."""
+        return self.goals[decision.goal or next(iter(self.goals))]
+
+    def meter(self, decision: Decision) -> Meter:
         """Return a meter of relaxed predictions: the space's own, decoded in the default way."""
-        return Decoded(meter(self.space(Settings())), self.decoder(None, threshold))
+        return Decoded(meter(self.space(Settings())), self.decoder(None, decision))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """Metrics of the meter."""
-        return self.meter(0.5).metrics
+        return self.meter(Decision()).metrics
 
-    def decoder(self, name: str | None, threshold: float) -> Decoder:
-        """Return the decoder of a name, the default one for None."""
-        name = next(iter(self.decoders)) if name is None else name
+    def decoder(self, name: str | None, decision: Decision) -> Decoder:
+        """Return the decoder of a name, for None the one that suits the decision's goal."""
+        name = self.default_decoder(decision) if name is None else name
         if name not in self.decoders:
             known = ", ".join(self.decoders)
             raise ValueError(f"{self.kind} cannot be decoded by {name!r}; choose {known}")
-        return self.decoders[name](threshold)
+        return self.decoders[name](decision)
+
+    def default_decoder(self, decision: Decision) -> str:
+        """Return the name of the decoder that suits the decision's goal."""
+        return next(iter(self.decoders))
 
     # ------------------------------------------------------------------ predictions, for people and programs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,13 +13,22 @@ from torch import Tensor
 
 from lossnet.data import LabelTable, Source, Target
 from lossnet.data.stored import stored_strings
-from lossnet.decoding import LABEL_DECODERS, Decoder, ExpectedF1, Threshold, tune_threshold
+from lossnet.decoding import (
+    LABEL_DECODERS,
+    Decision,
+    Decoder,
+    ExpectedF1,
+    Threshold,
+    doubt,
+    tune_label_thresholds,
+    tune_threshold,
+)
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.inputs import Arrays, Features, Input, Level, Schema, State
 from lossnet.outputs.base import Output, Predicted, rounded
-from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, LabelMeter, Meter
+from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, TUNED, LabelMeter, Meter
 from lossnet.settings import Settings
-from lossnet.spaces import MultiLabel
+from lossnet.spaces import MultiLabel, Space
 
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
@@ -39,6 +48,12 @@ class Labels(Output[LabelTable]):
     target = LabelTable
     level: ClassVar[Level] = "instance"
     score = F1()
+    goals: ClassVar[Mapping[str, str]] = {
+        "f1": "f1",
+        "micro-f1": "micro_f1",
+        "exact-match": "exact_match",
+        "hamming": "hamming_loss",
+    }
     decoders = LABEL_DECODERS
 
     label_names: tuple[str, ...]
@@ -95,11 +110,21 @@ class Labels(Output[LabelTable]):
         interaction = LabelInteraction(labels, settings.global_hidden, features)
         return Sum(encoder, Local(width, labels), interaction)
 
-    def tune(self, relaxed: Tensor, truth: Tensor) -> float:
-        return tune_threshold(relaxed, truth)
+    def decide(self, space: Space, relaxed: Tensor, truth: Tensor, start: Decision) -> Decision:
+        threshold = tune_threshold(relaxed, truth, goal=start.goal or "f1")
+        own = tune_label_thresholds(relaxed, truth, threshold)
+        why = doubt(space, relaxed, truth)
+        return replace(start, threshold=threshold, label_thresholds=own, doubt=why)
 
-    def meter(self, threshold: float) -> Meter:
-        return DecodedLabels(threshold)
+    def default_decoder(self, decision: Decision) -> str:
+        return "expected-f1" if decision.goal == "f1" and not decision.doubt else "tuned"
+
+    def goal_metric(self, decision: Decision) -> str:
+        way = "expected" if self.default_decoder(decision) == "expected-f1" else "tuned"
+        return f"{super().goal_metric(decision)}_{way}"
+
+    def meter(self, decision: Decision) -> Meter:
+        return DecodedLabels(decision)
 
     def state(self) -> State:
         return {"labels": list(self.label_names)}, {}
@@ -149,19 +174,24 @@ class Labels(Output[LabelTable]):
 class DecodedLabels(Meter):
     """Metrics of relaxed label sets, each way of choosing labels in its own column.
 
-    ``f1`` is at 0.5, ``f1_tuned`` at the threshold, ``f1_expected`` of the sets with the highest expected F1;
-    the other metrics are at 0.5.
+    ``f1`` and others are at 0.5, ``f1_tuned`` and others at the tuned threshold, ``f1_expected`` of the sets
+    with the highest expected F1.
 
     >>> import torch
-    >>> DecodedLabels(0.2).measure(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]))["f1_tuned"]
+    >>> meter = DecodedLabels(Decision(0.2))
+    >>> meter.measure(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]]))["f1_tuned"]
     1.0
     """
 
-    metrics = (*LabelMeter.metrics, F1_TUNED, THRESHOLD, F1_EXPECTED)
+    metrics = (*LabelMeter.metrics, F1_TUNED, THRESHOLD, F1_EXPECTED, *TUNED)
 
-    def __init__(self, threshold: float) -> None:
-        self._threshold = threshold
-        self._decoders: tuple[Decoder, ...] = (Threshold(), Threshold(threshold), ExpectedF1())
+    def __init__(self, decision: Decision) -> None:
+        self._threshold = decision.threshold
+        self._decoders: tuple[Decoder, ...] = (
+            Threshold(),
+            Threshold(decision.threshold),
+            ExpectedF1(),
+        )
         self._meters = tuple(LabelMeter() for _ in self._decoders)
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
@@ -170,4 +200,6 @@ class DecodedLabels(Meter):
 
     def compute(self) -> dict[str, float]:
         plain, tuned, expected = (meter.compute() for meter in self._meters)
-        return plain | {"f1_tuned": tuned["f1"], "threshold": self._threshold, "f1_expected": expected["f1"]}
+        figures = plain | {f"{name}_tuned": value for name, value in tuned.items()}
+        figures |= {"threshold": self._threshold, "f1_expected": expected["f1"]}
+        return {one.name: figures[one.name] for one in self.metrics}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, write_mask
-from lossnet.decoding import Decoder, Threshold
+from lossnet.decoding import Decision, Decoder, Threshold, tune_threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
 from lossnet.outputs.base import Output, Predicted, Ranges, rounded
 from lossnet.scores import IoU
 from lossnet.settings import Settings
-from lossnet.spaces import Blocks, Field, Mask, Smooth
+from lossnet.spaces import Blocks, Field, Mask, Smooth, Space
 
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
@@ -40,7 +40,11 @@ class Masks(Output[MaskStack]):
     target = MaskStack
     level: ClassVar[Level] = "pixel"
     score = IoU()
-    decoders: ClassVar[Mapping[str, Callable[[float], Decoder]]] = {"tuned": Threshold}
+    goals: ClassVar[Mapping[str, str]] = {"iou": "iou"}
+    decoders: ClassVar[Mapping[str, Callable[[Decision], Decoder]]] = {
+        "tuned": lambda decision: Threshold(decision.threshold),
+        "0.5": lambda decision: Threshold(),
+    }
     logits = 1
 
     @classmethod
@@ -68,6 +72,11 @@ class Masks(Output[MaskStack]):
             "smooth": Smooth(settings.noise_scale),
         }
         return Mask(fields[settings.noise])
+
+    def decide(self, space: Space, relaxed: Tensor, truth: Tensor, start: Decision) -> Decision:
+        if start.goal is None or not truth.any():
+            return start
+        return replace(start, threshold=tune_threshold(relaxed.flatten(1), truth.flatten(1), goal=start.goal))
 
     def units(self, source: Input[Any, Any]) -> int:
         height, width = _images(source).size

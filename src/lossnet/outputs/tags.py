@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet
 from lossnet.data.schemes import detect, mark
-from lossnet.decoding import Decoder, Nearest
+from lossnet.decoding import Decision, Decoder, Nearest
 from lossnet.energies import Chain, Sum, TagLM
 from lossnet.inputs import Arrays, Input, Level, Schema, State, Words
 from lossnet.outputs.base import Output, Predicted, Ranges
-from lossnet.scores import TokenCost
+from lossnet.scores import TokenCost, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Tags as TagSpace
 from lossnet.spans import find_spans
@@ -112,9 +112,14 @@ class Tags(Output[TagColumn]):
         return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
 
     @property
-    def decoders(self) -> Mapping[str, Callable[[float], Decoder]]:  # type: ignore[override]
+    def goals(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Spans, where tags mark any, and single tags."""
+        return {one.name.replace("_", "-"): one.name for one in meter(self._space).metrics if one.headline}
+
+    @property
+    def decoders(self) -> Mapping[str, Callable[[Decision], Decoder]]:  # type: ignore[override]
         """The likeliest tags, of whole spans where tags mark spans."""
-        return {"best": lambda tuned: Nearest(self._space)}
+        return {"best": lambda decision: Nearest(self._space)}
 
     def state(self) -> State:
         return self.tag_set.state(), {}

@@ -134,7 +134,7 @@ def collect(
 def _check(output: RunOutput, truth: Tensor, name: str) -> None:
     """Raise an error if a model scores otherwise than its run did: the data have other rows."""
     model = output.model
-    values = model.task.output.meter(model.threshold).measure(output.relaxed, truth)
+    values = model.task.output.meter(model.decision).measure(output.relaxed, truth)
     for metric, value in output.run.metrics.items():
         if abs(values.get(metric, value) - value) > TOLERANCE:
             had = f"{output.run.folder} had {metric} {value:.3f} there, now it has {values[metric]:.3f}"

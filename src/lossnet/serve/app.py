@@ -73,7 +73,7 @@ def create_app(
     >>> from lossnet.task import Task
     >>> task, settings = Task.of_sizes(inputs=2, labels=1), Settings(task_hidden=4)
     >>> method = build("cross-entropy", "none", settings, task)
-    >>> app = create_app(Model(method, ("cross-entropy", "none"), settings, task, threshold=0.5))
+    >>> app = create_app(Model(method, ("cross-entropy", "none"), settings, task))
     >>> from fastapi.testclient import TestClient
     >>> with TestClient(app) as client:
     ...     answer = client.post("/predict", json={"instances": [[0.5, 1], {"feature_0": 1, "feature_1": 2}]})
