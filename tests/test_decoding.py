@@ -7,9 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.metrics import f1_score
 
-from lossnet.decoding import ExpectedF1, Threshold, _most_true, tune_threshold
-from lossnet.scores import LabelMeter
+from lossnet.decoding import (
+    Calibration,
+    ExpectedF1,
+    Threshold,
+    _most_true,
+    calibrate,
+    doubt,
+    tune_label_thresholds,
+    tune_threshold,
+)
+from lossnet.outputs import Labels
+from lossnet.scores import LabelMeter, log_loss
+from lossnet.spaces import MultiLabel, Tags
 
 fast = settings(max_examples=60, deadline=None, database=None)
 chances = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, allow_subnormal=False))
@@ -127,12 +139,14 @@ def test_threshold_includes_its_value():
     assert Threshold()(torch.tensor([[0.5, 0.4999]])).tolist() == [[1.0, 0.0]]
 
 
-def best_thresholds(probabilities, truth, grid):
+def best_thresholds(probabilities, truth, grid, metric="f1"):
     thresholds = np.arange(1, grid + 1) / (grid + 1)
     values = [
-        LabelMeter().measure(torch.from_numpy((probabilities >= t) * 1.0), torch.from_numpy(truth))["f1"]
+        LabelMeter().measure(torch.from_numpy((probabilities >= t) * 1.0), torch.from_numpy(truth))[metric]
         for t in thresholds
     ]
+    if metric == "hamming_loss":
+        values = [1 - value for value in values]
     return thresholds[np.array(values) >= max(values) - 1e-9]
 
 
@@ -153,6 +167,30 @@ def test_tuned_threshold_is_the_best_of_the_grid_nearest_to_one_half(data, grid)
     best = best_thresholds(probabilities, truth, grid)
     assert np.abs(best - tuned).min() < 1e-9
     assert abs(tuned - 0.5) == pytest.approx(np.abs(best - 0.5).min(), abs=1e-9)
+
+
+@fast
+@given(validation(), st.sampled_from(["micro-f1", "exact-match", "hamming"]))
+def test_the_threshold_is_tuned_for_the_goal(data, goal):
+    probabilities, truth = (values[data[1].any(1)] for values in data)
+    tuned = tune_threshold(torch.from_numpy(probabilities), torch.from_numpy(truth), 19, goal)
+    best = best_thresholds(probabilities, truth, 19, Labels.goals[goal])
+    assert np.abs(best - tuned).min() < 1e-9
+
+
+@fast
+@given(validation())
+def test_each_label_has_the_threshold_of_its_best_f1(data):
+    probabilities, truth = data
+    found = tune_label_thresholds(torch.from_numpy(probabilities), torch.from_numpy(truth), 0.3, grid=19)
+    for label, threshold in enumerate(found):
+        scores = [
+            f1_score(truth[:, label], probabilities[:, label] >= t, zero_division=0)
+            for t in np.arange(1, 20) / 20
+        ]
+        reached = f1_score(truth[:, label], probabilities[:, label] >= threshold, zero_division=0)
+        assert reached >= max(scores) - 1e-9
+        assert truth[:, label].any() or threshold == 0.3
 
 
 def test_ties_go_to_one_half():
@@ -194,3 +232,58 @@ def test_more_rows_than_one_block_are_all_counted():
 def test_no_labels_are_an_error():
     with pytest.raises(ValueError, match="no instance has a true label"):
         tune_threshold(torch.rand(3, 2), torch.zeros(3, 2))
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def sampled(logits, seed=0):
+    """Truth drawn from the probabilities of logits."""
+    return torch.bernoulli(logits.sigmoid(), generator=torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_calibration_finds_the_temperature_of_distorted_probabilities(temperature):
+    logits = 2 * torch.randn(4000, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    distorted = (logits * temperature).sigmoid()
+    found = calibrate(MultiLabel(6), distorted, sampled(logits))
+    assert found.scales == pytest.approx((1 / temperature,) * len(found.scales), rel=0.1)
+    difference = found(MultiLabel(6), distorted) - logits.sigmoid()
+    assert difference.abs().mean() < 0.01
+
+
+def test_calibration_minimises_the_log_loss():
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    probabilities, truth = (3 * logits).sigmoid(), sampled(logits)
+    space, (scale, *others) = MultiLabel(1), calibrate(MultiLabel(1), probabilities, truth).scales
+    assert not others
+    losses = [
+        log_loss(space, Calibration((scale * by,))(space, probabilities), truth) for by in (0.97, 1, 1.03)
+    ]
+    assert min(losses) == losses[1]
+
+
+def test_labels_get_scales_of_their_own_where_data_allow():
+    generator = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(4000, 2, generator=generator, dtype=torch.float64)
+    distorted = (logits * torch.tensor([0.8, 1.25])).sigmoid()
+    own = calibrate(MultiLabel(2), distorted, sampled(logits)).scales
+    assert own == pytest.approx((1.25, 0.8), rel=0.12)
+    few = calibrate(MultiLabel(2), distorted[:12], sampled(logits)[:12]).scales
+    assert len(few) == 1 or few[0] == pytest.approx(few[1], rel=0.3)
+
+
+def test_calibration_keeps_what_is_likelier_and_padding():
+    space, relaxed = Tags(3), torch.tensor([[[0.6, 0.3, 0.1], [0.0, 0.0, 0.0]]])
+    found = Calibration((0.5,))(space, relaxed)
+    root = torch.tensor([0.6, 0.3, 0.1]).sqrt()
+    torch.testing.assert_close(found, torch.stack([root / root.sum(), torch.zeros(3)])[None])
+    half = Calibration((3.0,))(MultiLabel(3), torch.tensor([[0.5, 0.0, 1.0]]))
+    assert half.tolist() == [[0.5, 0.0, 1.0]]
+
+
+def test_probabilities_no_better_than_frequencies_are_doubted():
+    truth = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    assert doubt(MultiLabel(2), truth * 0.8 + 0.1, truth) is None
+    assert "no better than the frequencies" in doubt(MultiLabel(2), 0.9 - truth * 0.8, truth)

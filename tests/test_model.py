@@ -417,7 +417,7 @@ def test_a_folder_of_an_older_format_predicts_as_it_did(tmp_path, name):
     assert old.task.output.kind == kind
     np.testing.assert_allclose(old.predict_proba(inputs), recorded["probabilities"], atol=1e-6)
     old.save(tmp_path / "new")
-    assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 3
+    assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 4
     np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), old.predict_proba(inputs))
     assert load(tmp_path / "new").settings == old.settings
     assert load(tmp_path / "new").task.is_like(old.task)

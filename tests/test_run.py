@@ -13,6 +13,7 @@ import lossnet
 import lossnet.run
 from lossnet.card import model_card
 from lossnet.data import MultiLabelData
+from lossnet.decoding import Decision
 from lossnet.files import write_json
 from lossnet.inputs import Features
 from lossnet.loading import load as load_data
@@ -329,7 +330,7 @@ def worth(chosen, probabilities):
 def test_each_decoder_has_its_own_column():
     probabilities = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.1, 0.05]])
     truth = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    metrics = DecodedLabels(0.2).measure(probabilities, truth)
+    metrics = DecodedLabels(Decision(0.2)).measure(probabilities, truth)
     assert metrics["f1"] == pytest.approx((2 / 3 + 0) / 2)
     assert metrics["f1_tuned"] == pytest.approx(1.0)
     assert metrics["threshold"] == 0.2
@@ -338,6 +339,7 @@ def test_each_decoder_has_its_own_column():
     assert metrics["f1_expected"] == pytest.approx(sum(reached) / 2)
     assert metrics["f1_expected"] not in (metrics["f1"], metrics["f1_tuned"])
     assert metrics["micro_f1"] == pytest.approx(2 * 1 / (1 + 3))
+    assert (metrics["exact_match"], metrics["exact_match_tuned"]) == (0, 1)
 
 
 def test_json_is_replaced_atomically(tmp_path, monkeypatch):

@@ -218,7 +218,11 @@ def labels(tmp_path):
     torch.manual_seed(0)
     settings = Settings(task_hidden=4)
     model = Model(
-        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.4
+        build("cross-entropy", "none", settings, task),
+        ("cross-entropy", "none"),
+        settings,
+        task,
+        Decision(0.4),
     )
     return model, path
 
@@ -275,9 +279,7 @@ def test_tags_of_a_file_in_parts(tmp_path, scheme, monkeypatch):
     (data,) = task.prepare([read_whole])
     torch.manual_seed(0)
     settings = Settings(task_hidden=4)
-    model = Model(
-        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
-    )
+    model = Model(build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task)
     wanted = task.output.meter(Decision()).measure(*model.probabilities(data))
     monkeypatch.setattr(words, "ROWS", 4)
     for labelled in (False, True):

@@ -385,7 +385,7 @@ def test_pickles_hold_safetensors_and_json_but_nothing_of_torch(fitted):
     assert not [name for name in names if name.startswith("torch")]
     files = fitted.__getstate__()["model_"]
     assert sorted(files) == ["energy.safetensors", "model.json", "model.safetensors"]
-    assert json.loads(files["model.json"])["format"] == 3
+    assert json.loads(files["model.json"])["format"] == 4
 
 
 def test_a_damaged_pickle_is_refused(fitted):

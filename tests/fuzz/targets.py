@@ -326,9 +326,7 @@ CONFIGURATION = {
 def model_of(task, **settings):
     torch.manual_seed(0)
     small = Settings(task_hidden=4, image_net="unet", image_width=4, **settings)
-    return Model(
-        build("cross-entropy", "none", small, task).eval(), ("cross-entropy", "none"), small, task, 0.5
-    )
+    return Model(build("cross-entropy", "none", small, task).eval(), ("cross-entropy", "none"), small, task)
 
 
 class Http:

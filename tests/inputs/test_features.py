@@ -20,9 +20,7 @@ def model():
     torch.manual_seed(0)
     settings = Settings(task_hidden=4)
     task = Task(Features(("minutes", "country=fr", "country=in")), Labels(("long", "musical")))
-    return Model(
-        build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task, 0.5
-    )
+    return Model(build("cross-entropy", "none", settings, task), ("cross-entropy", "none"), settings, task)
 
 
 ROWS = np.array([[0.9, 1, 0], [1.8, 0, 1]], np.float32)

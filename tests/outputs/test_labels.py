@@ -15,7 +15,7 @@ from lossnet import stream
 from lossnet.build import METHODS
 from lossnet.cli import main
 from lossnet.data import DataError, FeatureTable, LabelTable, Sentences, TagColumn
-from lossnet.decoding import ExpectedF1, Threshold
+from lossnet.decoding import Decision, ExpectedF1, Threshold
 from lossnet.inputs import Features, Images, Words
 from lossnet.loading import describe, load
 from lossnet.model import load_energy
@@ -276,14 +276,30 @@ def test_energies_and_networks_are_those_of_any_input(source, reader):
 
 def test_decoders_have_names():
     labels = Labels.of_size(2)
-    assert labels.decoder(None, 0.3) == labels.decoder("tuned", 0.3) == Threshold(0.3)
-    assert labels.decoder("0.5", 0.3) == Threshold(0.5)
-    assert labels.decoder("expected-f1", 0.3) == ExpectedF1()
+    decision = Decision(0.3, (0.2, 0.4))
+    assert labels.decoder(None, decision) == labels.decoder("tuned", decision) == Threshold(0.3)
+    assert labels.decoder("0.5", decision) == Threshold(0.5)
+    assert labels.decoder("per-label", decision) == Threshold((0.2, 0.4))
+    assert labels.decoder("expected-f1", decision) == ExpectedF1()
     with pytest.raises(
-        ValueError, match=r"labels cannot be decoded by .guess.; choose tuned, 0\.5, expected-f1"
+        ValueError, match=r"labels cannot be decoded by .guess.; choose tuned, 0\.5, per-label, expected-f1"
     ):
-        labels.decoder("guess", 0.3)
-    assert labels.tune(torch.tensor([[0.3, 0.1]]), torch.tensor([[1.0, 0.0]])) < 0.5
+        labels.decoder("guess", decision)
+
+
+@pytest.mark.parametrize(("goal", "name"), [("f1", "expected-f1"), ("micro-f1", "tuned"), (None, "tuned")])
+def test_the_goal_chooses_the_decoder(goal, name):
+    labels, decision = Labels.of_size(2), Decision(0.3, goal=goal)
+    assert labels.decoder(None, decision) == labels.decoder(name, decision)
+
+
+def test_doubtful_probabilities_are_not_decoded_for_expected_f1():
+    labels, space = Labels.of_size(2), MultiLabel(2)
+    relaxed, truth = torch.full((4, 2), 0.5), torch.tensor([[1.0, 0.0]]).repeat(4, 1)
+    decision = labels.decide(space, relaxed, truth, Decision(goal="f1"))
+    assert labels.decoder(None, decision) == Threshold(decision.threshold)
+    with pytest.raises(ValueError, match="cannot be taken for probabilities: after calibration"):
+        labels.decoder("expected-f1", decision)
 
 
 def test_predictions_are_written_with_numbers_or_names(tmp_path, capsys):
