@@ -28,6 +28,7 @@ TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width":
 
 CLASSES = {
     ("cross-entropy", "none"): methods.CrossEntropy,
+    ("stack", "none"): methods.Stack,
     ("spen", "margin"): methods.SPEN,
     ("dvn", "regression"): methods.DVN,
     ("nce-energy", "nce"): methods.NCEEnergy,
@@ -85,6 +86,7 @@ def test_what_suits_what():
     for loss in ("asymmetric", "dice", "lovasz"):
         assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
     assert kinds.pop(("crf", "likelihood")) == ["tags"]
+    assert kinds.pop(("stack", "none")) == ["labels"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 
 
@@ -263,7 +265,7 @@ def test_the_same_seed_builds_the_same_networks():
 @pytest.mark.parametrize(
     ("method", "loss", "message"),
     [
-        ("seel", "nce", "no method 'seel'; there are cross-entropy, spen"),
+        ("seel", "nce", "no method 'seel'; there are auto, cross-entropy, stack"),
         ("dvn", "nce", "method dvn has no loss 'nce'; it takes regression"),
         ("seal", "", "method seal has no loss ''"),
         ("seal-static", "ranking", "method seal-static has no loss 'ranking'"),

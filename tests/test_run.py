@@ -163,8 +163,8 @@ def test_learning_rates_go_to_their_networks(digits, monkeypatch, method, rates)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "seel"}, "no method 'seel'; there are cross-entropy"),
-        ({"method": "seel", "loss": "nce"}, "no method 'seel'; there are cross-entropy"),
+        ({"method": "seel"}, "no method 'seel'; there are auto, cross-entropy"),
+        ({"method": "seel", "loss": "nce"}, "no method 'seel'; there are auto, cross-entropy"),
         ({"method": "dvn", "loss": "nce"}, "dvn has no loss 'nce'; it takes regression"),
         ({"device": "warp"}, "use cpu, cuda or auto"),
         ({"resume": True}, "resum"),

@@ -9,12 +9,14 @@ from lossnet.settings import Settings
 from lossnet.spaces import Space
 from lossnet.task import Task
 
-__all__ = ["DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
+__all__ = ["AUTO", "DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
+#: no method but the choice of one, by validation data: see `lossnet.auto`
+AUTO = "auto"
 #: the method unless one is chosen
-DEFAULT_METHOD = "seal"
+DEFAULT_METHOD = AUTO
 
 
 def default_loss(method: str) -> str:
@@ -23,16 +25,19 @@ def default_loss(method: str) -> str:
     >>> default_loss("seal")
     'nce'
     """
+    if method == AUTO:
+        return "none"
     if method not in METHODS:
-        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+        raise ValueError(f"no method {method!r}; there are {AUTO}, {', '.join(METHODS)}")
     return METHODS[method].default_loss
 
 
 def check_names(method: str, loss: str) -> None:
     """Raise a ValueError for an unknown method, or a loss that the method does not take."""
-    default_loss(method)
-    if loss not in METHODS[method].losses:
-        known = ", ".join(METHODS[method].losses)
+    own = default_loss(method)
+    losses = [own] if method == AUTO else list(METHODS[method].losses)
+    if loss not in losses:
+        known = ", ".join(losses)
         raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")
 
 
@@ -53,6 +58,8 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     'SEAL'
     """
     check_names(method, loss)
+    if method == AUTO:
+        raise ValueError("auto chooses among methods and has no network; name one of them, as cross-entropy")
     spec = METHODS[method]
     parts = Parts(spec, loss, settings, task)
     if not spec.suits(loss, parts.space):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 import warnings
@@ -18,9 +19,11 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.optim import Optimizer
 
-from lossnet.build import DEFAULT_METHOD, METHODS, build, check_names, default_loss
+from lossnet import auto
+from lossnet.build import AUTO, DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted
 from lossnet.decoding import Decision
@@ -57,12 +60,13 @@ class Run:
 
     Args:
         data: a registered name or a file.
-        method: see ``lossnet methods``; by default the recipe's, else SEAL.
+        method: see ``lossnet methods``; by default the recipe's, else ``auto``, which chooses one.
         loss: of that method; by default the recipe's, else the method's first.
         settings: everything else that can be varied; by default the recipe's.
         recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
         changes: settings by name that differ from the recipe's.
         goal: what predictions are wanted for, one of the output's ``goals``: chooses the epoch and decodes.
+        budget: minutes that ``auto`` may take for training.
         seed: of initialisation, data order and dropout.
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
@@ -87,6 +91,7 @@ class Run:
     recipe: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     goal: str | None = None
+    budget: float = 10.0
     seed: int = 0
     output: Path | str | None = None
     data_dir: Path | str | None = None
@@ -170,7 +175,9 @@ def check_unused(output: Path | str | None, resume: bool, several: bool = False)
     """
     if output is None:
         return
-    finished, started = (Path(output, name).exists() for name in ("result.json", "checkpoint.safetensors"))
+    names = ("result.json", "checkpoint.safetensors", auto.CANDIDATES)
+    finished, *begun = (Path(output, name).exists() for name in names)
+    started = any(begun)
     if resume and finished and not several:
         raise ValueError(f"{output} is finished: there is nothing to resume")
     if not resume and (finished or started):
@@ -182,7 +189,7 @@ def check_unused(output: Path | str | None, resume: bool, several: bool = False)
 def resolve(run: Run) -> Run:
     """Return the run with a method, loss and settings; raise a ValueError for those that do not exist.
 
-    >>> resolved = resolve(Run("bibtex", changes={"samples": 3}))
+    >>> resolved = resolve(Run("bibtex", "seal", changes={"samples": 3}))
     >>> resolved.method, resolved.loss, resolved.settings.samples, resolved.settings.energy_steps
     ('seal', 'nce', 3, 12)
     """
@@ -229,7 +236,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "split": data.split_name,
         "method": method,
         "loss": loss,
-        "goal": run.goal,
+        "goal": fitted.model.decision.goal,
         "seed": run.seed,
         "settings": dataclasses.asdict(settings),
         "metrics": fitted.metrics,
@@ -240,6 +247,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "best_epoch": fitted.stages[-1]["best_epoch"],
         "stages": fitted.stages,
         "remarks": fitted.remarks,
+        **({} if fitted.choice is None else {"choice": fitted.choice}),
         "device": find_device(run.device),
         "processes": processes.count,
         "versions": versions(),
@@ -253,6 +261,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         write_json(output / "result.json", result)
         (output / "checkpoint.safetensors").unlink(missing_ok=True)
+        shutil.rmtree(output / auto.CANDIDATES, ignore_errors=True)
     return result
 
 
@@ -268,6 +277,7 @@ class Fitted:
         remarks: what a person should know before believing the figures.
         steps: of optimizers.
         seconds: of training and measuring.
+        choice: of method ``auto``: what was tried and chosen.
     """
 
     model: Model
@@ -277,6 +287,7 @@ class Fitted:
     remarks: list[str]
     steps: int
     seconds: float
+    choice: dict[str, Any] | None = None
 
 
 def fit(
@@ -286,11 +297,17 @@ def fit(
     follow: Tracker | None = None,
     processes: Processes | None = None,
 ) -> Fitted:
-    """Train on loaded data and calibrate; no file but the checkpoint is read or written.
+    """Train on loaded data and calibrate; no file but what resuming needs is read or written.
 
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
     is told of the run, and ``processes`` train together.
     """
+    if settled(run)[0] == AUTO:
+        if follow is not None or (processes or Processes()).count > 1:
+            what = "method auto trains several methods, alone and untracked"
+            raise ValueError(f"{what}; name one with --method to train in several processes or to track it")
+        run = dataclasses.replace(run, settings=settled(run)[2], recipe=None, changes={})
+        return auto.choose(run, data, lambda member, part, own: fit(member, part, own), weights)
     device = find_device(run.device)
     model = new_model(run, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
@@ -371,7 +388,9 @@ def new_model(run: Run, data: Loaded) -> Model:
 def _check_task_net(method: Method, data: Dataset) -> None:
     """Raise a ValueError for a custom task net whose logits do not have the shape of outputs."""
     networks = dict(method.named_children())
-    network = networks.get("task_net") or networks.get("noise_net")
+    network = networks.get("task_net") or networks.get("noise_net") or networks.get("members")
+    if isinstance(network, nn.ModuleList):
+        network = network[0]
     if network is None:
         raise ValueError(f"method {type(method).__name__} has no task net; leave task_net= out")
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
@@ -416,7 +435,7 @@ def trainer_of(
         clip=settings.clip,
         plateau_patience=settings.plateau_patience,
         plateau_factor=settings.plateau_factor,
-        monitor=None if goal is None else model.task.output.goals[goal],
+        monitor=None if goal is None else model.task.output.monitor(goal),
         seed=run.seed,
         device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",

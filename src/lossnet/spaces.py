@@ -67,6 +67,7 @@ class Batch(NamedTuple):
         mask: 1 where a unit is real and 0 where it is padding.
         weight: of each instance in losses, ``(batch,)``, where they differ; a mapping with keys ``"energy"``,
             ``"ce"`` and ``"score"`` has those of each term of `lossnet.losses.TaskLoss`, 1 where it has none.
+        rows: the instances' numbers in their data set, ``(batch,)``, for methods that cut it into folds.
 
     >>> batch = Batch({"ids": torch.zeros(2, 3), "lengths": torch.ones(2)}, None)
     >>> batch.size, batch.to("cpu").x["lengths"]
@@ -77,6 +78,7 @@ class Batch(NamedTuple):
     y: Any = None
     mask: Tensor | None = None
     weight: Weights | None = None
+    rows: Tensor | None = None
 
     @property
     def size(self) -> int:

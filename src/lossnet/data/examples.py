@@ -151,7 +151,8 @@ class Examples:
     def batch(self, indices: Rows) -> Batch:
         """Return the rows ``indices`` as a batch."""
         y = None if self.target is None else self.target.batch(indices)
-        return Batch(self.source.batch(indices), y, self.source.mask(indices) if self.masked else None)
+        mask = self.source.mask(indices) if self.masked else None
+        return Batch(self.source.batch(indices), y, mask, rows=torch.as_tensor(indices))
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers in an order by which batches have instances of like length: `by_length`."""

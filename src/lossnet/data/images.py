@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Self
 
@@ -26,6 +26,9 @@ class _Stack(Column):
 
     def take(self, rows: NDArray[np.int64]) -> Self:
         return type(self)(self.values[rows])
+
+    def join(self, others: Sequence[Self]) -> Self:
+        return type(self)(np.concatenate([self.values, *(other.values for other in others)]))
 
     def batch(self, indices: Rows) -> Tensor:
         """Return some rows as a float32 tensor ``(b, …)``."""

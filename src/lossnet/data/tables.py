@@ -195,7 +195,7 @@ class MultiLabelData(Examples):
     >>> len(data), data.inputs, data.labels
     (2, 2, 3)
     >>> data.batch(np.array([1]))
-    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None, weight=None)
+    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None, weight=None, rows=tensor([1]))
     """
 
     source: FeatureTable

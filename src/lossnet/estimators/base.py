@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lossnet.build import check_names, default_loss
+from lossnet.build import AUTO, DEFAULT_METHOD, check_names, default_loss
 from lossnet.data import DataError, Embeddings, Examples, Weighted, hold_out, read_embeddings
 from lossnet.decoding import Decoder
 from lossnet.inputs import Fitting
@@ -48,8 +48,12 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     Like all parameters they can be searched over and changed by ``set_params``.
 
     Args:
-        method: how to train; see ``lossnet methods``.
+        method: how to train; see ``lossnet methods``.  ``"auto"`` trains several and keeps the one that is
+            best on validation data; see `lossnet.auto`.
         loss: of that method; its first by default.
+        goal: what predictions are wanted for, which chooses the epoch and decodes: for labels ``"f1"``,
+            ``"micro-f1"``, ``"exact-match"`` or ``"hamming"``.
+        budget: minutes that ``"auto"`` may take.
         epochs: the most epochs.
         batch_size: instances in a batch; 0 for 32, or fewer where training data are few.
         learning_rate: of all networks; ``task_lr`` and ``energy_lr`` take precedence.
@@ -73,11 +77,14 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     Attributes:
         model_: the `lossnet.Model`; ``model_.save(folder)`` keeps it for `lossnet.load`.
         history_: an entry for each epoch.
+        choice_: what ``"auto"`` tried and chose; None for another method.
         n_iter_: the number of epochs.
     """
 
-    method: str = "seal"
+    method: str = DEFAULT_METHOD
     loss: str | None = None
+    goal: str | None = None
+    budget: float = 10.0
     epochs: int = 100
     batch_size: int = 0
     learning_rate: float = 1e-3
@@ -96,6 +103,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 
     model_: Model = field(init=False)
     history_: list[dict[str, Any]] = field(init=False)
+    choice_: dict[str, Any] | None = field(init=False)
     n_iter_: int = field(init=False)
     _trainer: Trainer | None = field(init=False, default=None)
     #: the fitted model in float64, once it has predicted; in a list, since predicting must set no attribute
@@ -130,7 +138,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             loaded = self._loaded(train, valid)
             fitted = fit(run, loaded, None if weights is None else weights / weights.mean())
         self.model_, self.history_, self.n_iter_ = fitted.model, fitted.history, len(fitted.history)
-        self._trainer, self._double = None, []
+        self.choice_, self._trainer, self._double = fitted.choice, None, []
         return self
 
     def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
@@ -140,6 +148,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     def _partial_fit(self, data: Examples, sample_weight: Any) -> Self:
         """Train for one epoch, with the networks and optimizers of the last call, if any."""
         run = self._run()
+        if run.method == AUTO:  # there are no validation data to choose by
+            run = replace(run, method="cross-entropy", loss="none")
         with self._threads():
             model = self.model_ if hasattr(self, "model_") else new_model(run, self._loaded(data, data))
             trainer = self._trainer or trainer_of(model, run)
@@ -168,6 +178,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             self.method,
             loss,
             Settings.of(plain),
+            goal=self.goal,
+            budget=self.budget,
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             device=find_device(self.device),
             progress=self.progress,

@@ -116,6 +116,8 @@ class Input(Kind, Generic[SourceT, Item]):
     source: ClassVar[type[Source]]
     #: what its networks can describe
     levels: ClassVar[tuple[Level, ...]]
+    #: settings of the networks that method ``auto`` tries, by names for people
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
 
     # ------------------------------------------------------------------ data
 

@@ -44,6 +44,11 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     summary = "feature vectors"
     source = FeatureTable
     levels: ClassVar[tuple[Level, ...]] = ("instance",)
+    # Many columns are overfitted less by one layer with much dropout.
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "": {},
+        "shallow": {"task_layers": 1, "task_dropout": 0.5},
+    }
 
     names: tuple[str, ...]
     preprocessor: Preprocessor | None = None

@@ -60,6 +60,7 @@ class Images(Input[Pictures, Picture]):
     summary = "images"
     source = Pictures
     levels: ClassVar[tuple[Level, ...]] = ("pixel", "instance")
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"fcn": {}, "unet": {"image_net": "unet"}}
 
     channels: int
     size: tuple[int, int]

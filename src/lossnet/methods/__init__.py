@@ -14,6 +14,7 @@ from lossnet.methods import (
     seal,
     seal_static,
     spen,
+    stack,
 )
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.crf import CRF
@@ -27,6 +28,7 @@ from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
+from lossnet.methods.stack import Stack
 
 __all__ = [
     "CRF",
@@ -47,12 +49,25 @@ __all__ = [
     "SEALStatic",
     "Separated",
     "Shared",
+    "Stack",
     "Stacked",
     "Stage",
     "TaskNetMethod",
     "Update",
 ]
 
-_MODULES = (cross_entropy, spen, dvn, nce_energy, crf, infnet, infnet_plus, seal_static, seal, implicit)
+_MODULES = (
+    cross_entropy,
+    stack,
+    spen,
+    dvn,
+    nce_energy,
+    crf,
+    infnet,
+    infnet_plus,
+    seal_static,
+    seal,
+    implicit,
+)
 #: the descriptions of all methods, in the order in which they are listed
 SPECS: tuple[MethodSpec, ...] = tuple(module.SPEC for module in _MODULES)

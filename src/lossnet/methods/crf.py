@@ -60,4 +60,5 @@ SPEC = MethodSpec(
     rates={"energy": "energy_lr"},
     search=("energy_dropout",),
     spaces=(Tags,),
+    portfolio=("likelihood",),
 )

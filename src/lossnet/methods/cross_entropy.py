@@ -46,4 +46,5 @@ SPEC = MethodSpec(
     search=("task_dropout",),
     # Cross-entropy sums over labels, so the weight of one score grows with their number.
     score_shares={"soft-f1": 0.3},
+    portfolio=("none", "soft-f1"),
 )

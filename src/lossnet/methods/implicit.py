@@ -197,4 +197,5 @@ SPEC = MethodSpec(
     losses=named(NCE, Margin, Regression, CD),
     search=(*SEARCH, "implicit_weight", "implicit_cap"),
     build=_build,
+    portfolio=("nce",),
 )

@@ -109,4 +109,5 @@ SPEC = MethodSpec(
     losses=named(*ENERGY_LOSSES),
     build=_build,
     frozen_energy=True,
+    portfolio=("nce",),
 )

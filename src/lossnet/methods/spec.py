@@ -48,6 +48,7 @@ class MethodSpec:
             own; ``score_weight`` comes before it.
         spaces: the spaces that it is for, if not for any.
         frozen_energy: whether it can be used with an energy that is not trained.
+        portfolio: losses with which ``auto`` tries the method.
 
     >>> from lossnet.methods import seal
     >>> seal.SPEC.name, list(seal.SPEC.losses)[:2], dict(seal.SPEC.rates)
@@ -65,6 +66,7 @@ class MethodSpec:
     score_shares: Mapping[str, float] = field(default_factory=dict)
     spaces: tuple[type[Space], ...] = ()
     frozen_energy: bool = False
+    portfolio: tuple[str, ...] = ()
 
     @property
     def default_loss(self) -> str:

@@ -135,6 +135,10 @@ class Output(Kind, Generic[TargetT]):
                 f"{self.kind} cannot be predicted for {goal!r}; goals are {', '.join(self.goals)}"
             )
 
+    def monitor(self, goal: str) -> str:
+        """Return the metric by which training keeps an epoch for a goal."""
+        return self.goals[goal]
+
     def goal_metric(self, decision: Decision) -> str:
         """Return the metric that tells how good decoded outputs are for the decision's goal."""
         return self.goals[decision.goal or next(iter(self.goals))]

@@ -26,7 +26,7 @@ from lossnet.decoding import (
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.inputs import Arrays, Features, Input, Level, Schema, State
 from lossnet.outputs.base import Output, Predicted, rounded
-from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, THRESHOLD, TUNED, LabelMeter, Meter
+from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, LOG_LOSS, THRESHOLD, TUNED, LabelMeter, Meter
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Space
 
@@ -118,6 +118,10 @@ class Labels(Output[LabelTable]):
 
     def default_decoder(self, decision: Decision) -> str:
         return "expected-f1" if decision.goal == "f1" and not decision.doubt else "tuned"
+
+    def monitor(self, goal: str) -> str:
+        # Sets of the highest expected F1 need good probabilities, not many above 0.5.
+        return LOG_LOSS.name if goal == "f1" else self.goals[goal]
 
     def goal_metric(self, decision: Decision) -> str:
         way = "expected" if self.default_decoder(decision) == "expected-f1" else "tuned"

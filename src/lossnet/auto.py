@@ -1,0 +1,362 @@
+"""Method ``auto``: a portfolio of methods, of which validation data choose one for a goal.
+
+Cross-entropy is trained first, with each of the networks that the kind of input suggests.  The best of these
+is then trained by every other method and loss that has a place in the portfolio (`MethodSpec.portfolio`).
+Each is calibrated and decoded for the goal, and the best on validation data is the model.
+
+Where validation instances are few, chance would choose: the best three are then trained on other divisions
+of training and validation instances too, and their means are compared.  The model is always one that was
+trained on the division that was asked for.
+
+Time is limited: when the budget is spent, training in progress ends with the best epoch so far, and the
+members that are left are not tried.  The cheap ones come first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossnet.build import METHODS, suits
+from lossnet.data.examples import concatenated
+from lossnet.files import write_json
+from lossnet.loading import Loaded
+from lossnet.model import Model
+from lossnet.remarks import TrainingWarning
+from lossnet.scores import metric
+from lossnet.settings import Settings
+from lossnet.training import NonFiniteLoss
+
+if TYPE_CHECKING:
+    from lossnet.run import Fitted, Run
+
+__all__ = ["FEW", "Member", "choose", "portfolio", "sentence"]
+
+#: the folder of members that have ended, in that of an unfinished run
+CANDIDATES = "candidates"
+#: fewer validation instances than these choose by cross-validation
+FEW = 200
+#: divisions of the data that the best members are then compared on, the given one included
+FOLDS = 5
+#: how many those are
+FINALISTS = 3
+
+#: trains a run on data, with weights of instances
+Fit = Callable[["Run", Loaded, NDArray[Any] | None], "Fitted"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A method, a loss and a network of the portfolio.
+
+    Args:
+        method: its name.
+        loss: its name.
+        variant: the network's name, empty where the input suggests just one.
+        changes: the network's settings that differ from the defaults.
+
+    >>> Member("cross-entropy", "soft-f1", "shallow").name
+    'cross-entropy (soft-f1), shallow'
+    """
+
+    method: str
+    loss: str
+    variant: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        own = METHODS[self.method].default_loss
+        loss = "" if self.loss == own else f" ({self.loss})"
+        return f"{self.method}{loss}{', ' * bool(self.variant)}{self.variant}"
+
+    def run(self, run: Run) -> Run:
+        """Return the run that trains this member; settings that a user changed stay as they are."""
+        assert run.settings is not None
+        defaults = Settings()
+        changes = {
+            name: value
+            for name, value in self.changes.items()
+            if getattr(run.settings, name) == getattr(defaults, name)
+        }
+        settings = dataclasses.replace(run.settings, **changes)
+        return dataclasses.replace(run, method=self.method, loss=self.loss, settings=settings)
+
+
+@dataclass
+class _Trial:
+    """A member, what it reached on each division of the data, and the model of the first."""
+
+    member: Member
+    scores: list[float]
+    fitted: Fitted
+    seconds: float
+    cut: bool = False
+
+    @property
+    def score(self) -> float:
+        """The mean of its scores."""
+        return statistics.fmean(self.scores)
+
+    def record(self, run: Run, metric_name: str) -> dict[str, Any]:
+        """Return what ``result.json`` says of the trial."""
+        several = len(self.scores) > 1
+        settings = self.member.run(run).settings
+        assert settings is not None
+        changes = dataclasses.asdict(settings)
+        defaults = dataclasses.asdict(Settings())
+        return {
+            "name": self.member.name,
+            "method": self.member.method,
+            "loss": self.member.loss,
+            "settings": {name: value for name, value in changes.items() if value != defaults[name]},
+            "metric": metric_name,
+            "score": self.score,
+            "error": statistics.stdev(self.scores) / len(self.scores) ** 0.5 if several else None,
+            "metrics": self.fitted.metrics,
+            "best_epoch": self.fitted.stages[-1]["best_epoch"],
+            "steps": self.fitted.steps,
+            "seconds": round(self.seconds, 2),
+            "cut": self.cut,
+        }
+
+
+def portfolio(run: Run, data: Loaded) -> tuple[list[Member], list[Member]]:
+    """Return the members that choose a network, and those that are then trained with it.
+
+    >>> from lossnet.loading import load
+    >>> from lossnet.run import Run
+    >>> networks, others = portfolio(Run("digits-pairs", settings=Settings()), load("digits-pairs"))
+    >>> [member.name for member in networks]
+    ['cross-entropy', 'cross-entropy, shallow']
+    >>> [member.name for member in others]
+    ['cross-entropy (soft-f1)', 'stack', 'seal', 'implicit']
+    """
+    assert run.settings is not None
+    space = data.task.space(run.settings)
+    pairs = [(one.name, loss) for one in METHODS.values() for loss in one.portfolio]
+    (first, *others) = [(method, loss) for method, loss in pairs if suits(method, loss, space)]
+    variants = {"": {}} if run.own.task_net is not None else data.task.input.variants
+    networks: dict[Settings | None, Member] = {}
+    for variant, changes in variants.items():
+        member = Member(*first, variant, changes)
+        networks.setdefault(member.run(run).settings, member)  # equal ones once
+    return list(networks.values()), [Member(*pair) for pair in others]
+
+
+def choose(run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None = None) -> Fitted:
+    """Train the members of the portfolio by ``fit`` and return the best, with a record of all of them."""
+    if run.own.energy is not None:
+        raise ValueError("method auto has energies of its own; with energy=, use method seal")
+    goal = run.goal or next(iter(data.task.output.goals), None)
+    if goal is None:
+        what = f"{data.task.output.kind} have no goals, by which method auto chooses"
+        raise ValueError(f"{what}; name a method, or define `goals` of the kind")
+    run = dataclasses.replace(run, goal=goal)
+    contest = _Contest(run, data, fit, weights)
+    networks, others = portfolio(run, data)
+    contest.enter(networks)
+    best = contest.best().member
+    contest.enter([dataclasses.replace(one, variant=best.variant, changes=best.changes) for one in others])
+    contest.compare()
+    return contest.outcome()
+
+
+class _Contest:
+    """Members trained one after another within a budget."""
+
+    def __init__(self, run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None) -> None:
+        self.run, self.data, self.fit, self.weights = run, data, fit, weights
+        self.folds = [*_folds(data, weights, run.seed)]
+        self.finalists: list[_Trial] = []
+        self.trials: list[_Trial] = []
+        self.skipped: list[dict[str, str]] = []
+
+    def enter(self, members: Sequence[Member]) -> None:
+        """Train members, and say why if one could not be."""
+        for member in members:
+            if self.trials and self._left() <= 0:
+                self.skipped.append({"name": member.name, "why": "the budget was spent"})
+                continue
+            if self.run.progress:
+                print(f"auto: {member.name}", file=sys.stderr)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", TrainingWarning)  # the chosen one's come at the end
+                    self.trials.append(self._restored(member) or self._trial(member))
+            except NonFiniteLoss as error:
+                self.skipped.append({"name": member.name, "why": f"it diverged: {error}"})
+        if not self.trials:
+            raise NonFiniteLoss("; ".join(f"{one['name']}: {one['why']}" for one in self.skipped))
+
+    def compare(self) -> None:
+        """Train the best members on the other divisions of the data, if there are any."""
+        if not self.folds:
+            return
+        self.finalists = self._ranked(self.trials)[:FINALISTS]
+        for place, (fold, weights) in enumerate(self.folds, start=2):
+            for trial in self.finalists:
+                # A division counts for all finalists or for none.
+                if len(trial.scores) < place and self._left() > 0:
+                    self._score_on(trial, fold, weights)
+        least = min(len(trial.scores) for trial in self.finalists)
+        for trial in self.finalists:
+            del trial.scores[least:]
+
+    def best(self) -> _Trial:
+        """Return the trial with the best score; of equal ones, the first."""
+        return self._ranked(self.finalists or self.trials)[0]
+
+    def _ranked(self, trials: Sequence[_Trial]) -> list[_Trial]:
+        sign = -1 if metric(self._metric(trials[0].fitted)).higher_is_better is False else 1
+        return sorted(trials, key=lambda trial: -sign * trial.score)
+
+    def outcome(self) -> Fitted:
+        """Return the best member's model, with a record of all."""
+        best = self.best()
+        fitted = best.fitted
+        record = {
+            "goal": self.run.goal,
+            "metric": self._metric(fitted),
+            "folds": len(best.scores),
+            "chosen": best.member.name,
+            "method": best.member.method,
+            "loss": best.member.loss,
+            "candidates": [trial.record(self.run, self._metric(trial.fitted)) for trial in self.trials],
+            "skipped": self.skipped,
+        }
+        for remark in fitted.remarks:
+            warnings.warn(remark, TrainingWarning, stacklevel=2)
+        seconds = round(sum(trial.seconds for trial in self.trials), 2)
+        return dataclasses.replace(fitted, choice=record, seconds=seconds)
+
+    def _metric(self, fitted: Fitted) -> str:
+        return fitted.model.task.output.goal_metric(fitted.model.decision)
+
+    def _score(self, fitted: Fitted) -> float:
+        return fitted.metrics["valid"][self._metric(fitted)]
+
+    def _left(self) -> float:
+        """Return how many seconds of the budget are left."""
+        return 60 * self.run.budget - sum(trial.seconds for trial in self.trials)
+
+    def _trial(self, member: Member) -> _Trial:
+        """Train a member on the data as they are divided."""
+        started, left = time.monotonic(), self._left()
+        cut = False
+
+        def late(entry: Mapping[str, Any]) -> bool:
+            nonlocal cut
+            cut = cut or time.monotonic() - started > left
+            return cut
+
+        folder = self._folder(member)
+        resume = self.run.resume and folder is not None and (folder / "checkpoint.safetensors").exists()
+        callbacks = [*(self.run.callbacks or ()), late]
+        run = dataclasses.replace(member.run(self.run), output=folder, resume=resume, callbacks=callbacks)
+        fitted = self.fit(run, self.data, self.weights)
+        trial = _Trial(member, [self._score(fitted)], fitted, time.monotonic() - started, cut)
+        self._save(trial)
+        return trial
+
+    def _score_on(self, trial: _Trial, fold: Loaded, weights: NDArray[Any] | None) -> None:
+        """Train a trial's member on another division of the data too, and add its score there."""
+        started = time.monotonic()
+        run = dataclasses.replace(trial.member.run(self.run), output=None, resume=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)
+            trial.scores.append(self._score(self.fit(run, fold, weights)))
+        trial.seconds += time.monotonic() - started
+        self._save(trial)
+
+    # ------------------------------------------------------------------ finished members, kept on disk
+
+    def _folder(self, member: Member) -> Path | None:
+        if self.run.output is None:
+            return None
+        name = "".join(letter if letter.isalnum() else "-" for letter in member.name)
+        return Path(self.run.output) / CANDIDATES / name
+
+    def _identity(self, member: Member) -> dict[str, Any]:
+        settings = member.run(self.run).settings
+        assert settings is not None
+        about = {"data_digest": self.data.digest, "goal": self.run.goal, "seed": self.run.seed}
+        return about | dataclasses.asdict(settings)
+
+    def _save(self, trial: _Trial) -> None:
+        """Keep a trial for a run that is resumed."""
+        folder = self._folder(trial.member)
+        if folder is None:
+            return
+        trial.fitted.model.save(folder / "model")
+        kept = ("metrics", "history", "stages", "remarks", "steps", "seconds")
+        content = {
+            "identity": self._identity(trial.member),
+            "scores": trial.scores,
+            "seconds": trial.seconds,
+            "cut": trial.cut,
+            "fitted": {name: getattr(trial.fitted, name) for name in kept},
+        }
+        write_json(folder / "trial.json", content)
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def _restored(self, member: Member) -> _Trial | None:
+        """Return a trial that an interrupted run has finished, if there is one."""
+        folder = self._folder(member)
+        path = None if folder is None else folder / "trial.json"
+        if path is None or folder is None or not self.run.resume or not path.exists():
+            return None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["identity"] != self._identity(member):
+            raise ValueError(f"{folder} was trained with other settings or data; choose another --output")
+        files = {one.name: one.read_bytes() for one in (folder / "model").iterdir()}
+        from lossnet.run import Fitted
+
+        fitted = Fitted(Model.from_files(files, self.run.own), **content["fitted"])
+        return _Trial(member, content["scores"], fitted, content["seconds"], content["cut"])
+
+
+def _folds(
+    data: Loaded, weights: NDArray[Any] | None, seed: int
+) -> Iterator[tuple[Loaded, NDArray[Any] | None]]:
+    """Yield other divisions of the data where few instances validate: training rows are held out in turn."""
+    count = FOLDS - 1
+    if len(data.valid) >= FEW or len(data.train) < 2 * FOLDS:
+        return
+    order = np.random.default_rng(seed).permutation(len(data.train))
+    for held in np.array_split(order, max(count, len(order) // max(len(data.valid), 1)))[:count]:
+        rest = np.setdiff1d(order, held)
+        train = concatenated([data.train.take(rest), data.valid])
+        valid = data.train.take(held)
+        assert valid.target is not None
+        if not valid.target.is_empty:
+            own = None if weights is None else np.concatenate([weights[rest], np.ones(len(data.valid))])
+            yield dataclasses.replace(data, train=train, valid=valid, test=data.train.take([])), own
+
+
+def sentence(choice: Mapping[str, Any]) -> str:
+    """Return one line about what was chosen, and by how much.
+
+    >>> candidates = [{"name": "cross-entropy", "score": 0.5}, {"name": "stack", "score": 0.52}]
+    >>> sentence({"chosen": "stack", "metric": "f1_expected", "folds": 1, "candidates": candidates})
+    'auto chose stack: f1_expected 0.5200 on validation data; next is cross-entropy with 0.5000'
+    """
+    scores = {one["name"]: one["score"] for one in choice["candidates"]}
+    sign = -1 if metric(choice["metric"]).higher_is_better is False else 1
+    others = sorted(
+        (name for name in scores if name != choice["chosen"]), key=lambda name: -sign * scores[name]
+    )
+    where = "validation data" if choice["folds"] == 1 else f"{choice['folds']} held-out parts"
+    line = f"auto chose {choice['chosen']}: {choice['metric']} {scores[choice['chosen']]:.4f} on {where}"
+    return line + (f"; next is {others[0]} with {scores[others[0]]:.4f}" if others else "")
