@@ -4,12 +4,15 @@ import pytest
 from lossnet import MultiLabelClassifier
 from lossnet.data import MultiLabelData
 from lossnet.loading import Loaded
-from lossnet.remarks import TrainingWarning, data_remarks
+from lossnet.remarks import TrainingWarning, data_remarks, stage_remarks
 from lossnet.run import Run, fit
 from lossnet.settings import Settings
 
 X = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
 Y = (X[:, :3] + X[:, 1:] > 0).astype(int)
+#: points in a square, and whether they are far from its middle: no line tells them apart
+CURVED = np.random.default_rng(0).uniform(-1, 1, size=(300, 2)).astype(np.float32)
+RING = (np.linalg.norm(CURVED, axis=1) > 0.7)[:, None].astype(int)
 
 
 def loaded(x=X, y=Y, valid=60):
@@ -24,7 +27,25 @@ def fitted(data, **settings):
 
 @pytest.mark.filterwarnings("error::lossnet.remarks.TrainingWarning")
 def test_a_training_that_went_well_says_nothing():
-    assert fitted(loaded()).remarks == []
+    assert fitted(loaded(CURVED, np.hstack([RING, 1 - RING]), valid=100), epochs=60).remarks == []
+
+
+def test_logistic_regression_of_few_rows_should_be_no_better():
+    """Labels that are linear in the inputs are learned by it, and hardly by a network that does not move."""
+    with pytest.warns(TrainingWarning, match="no better than logistic regression"):
+        fitted(loaded(), epochs=2, task_lr=1e-6)
+    many = np.concatenate([X] * 3), np.concatenate([Y] * 3)
+    remarks = fitted(loaded(*many), epochs=2, task_lr=1e-6).remarks  # more rows than are compared
+    assert not any("logistic regression" in line for line in remarks)
+
+
+def test_stages_are_compared_by_what_is_better():
+    stages = [
+        {"stage": name, "epochs": 9, "best_epoch": 5, "valid": v} for name, v in (("a", 0.2), ("b", 0.3))
+    ]
+    assert stage_remarks(stages, "f1") == []
+    assert stage_remarks(stages, "hamming_loss")[0].startswith("after 'a' validation data were predicted")
+    assert stage_remarks(stages[::-1], "f1")[0].startswith("after 'b' validation data were predicted better")
 
 
 def test_labels_without_any_relation_to_inputs_are_noticed():

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lossnet import scores
 from lossnet.data import Examples, FeatureTable, LabelTable
+from lossnet.decoding import Decision
+from lossnet.linear import LinearModel
 from lossnet.loading import Loaded
+from lossnet.model import Model
 
-__all__ = ["TrainingWarning", "data_remarks", "training_remarks"]
+__all__ = ["TrainingWarning", "comparison_remarks", "data_remarks", "stage_remarks"]
 
 #: fewer validation instances than these choose an epoch and a threshold roughly
 _FEW = 30
@@ -43,38 +47,101 @@ def data_remarks(data: Loaded) -> list[str]:
     return found
 
 
-def training_remarks(
-    space: Any, stages: Sequence[Mapping[str, Any]], measured: Mapping[str, float], truth: Tensor
-) -> list[str]:
-    """Return what is strange about a training: an early epoch was kept, or a constant is as good.
+def stage_remarks(stages: Sequence[Mapping[str, Any]], monitor: str) -> list[str]:
+    """Return what is strange about the course of a training, by `Trainer.stages` and the monitored metric.
 
-    ``stages`` are `Trainer.stages`, and ``measured`` the metrics on validation data with this ``truth``.
+    An early epoch was kept, or an earlier stage predicted better than the last one.
 
-    >>> import torch
-    >>> from lossnet.spaces import MultiLabel
-    >>> stages = [{"stage": "task net", "epochs": 25, "best_epoch": 1}]
-    >>> for line in training_remarks(MultiLabel(2), stages, {"f1": 0.5}, torch.tensor([[1.0, 0.0]])):
+    >>> first = {"stage": "local energy", "epochs": 25, "best_epoch": 9, "valid": 0.8}
+    >>> last = {"stage": "energy", "epochs": 25, "best_epoch": 1, "valid": 0.7}
+    >>> for line in stage_remarks([first, last], "f1"):
     ...     print(line.split(";")[0])
-    task net: epoch 1 of 25 was kept, so later training made it worse
-    on validation data it is no better than the same prediction for all (f1 0.5000, against 1.0000)
+    energy: epoch 1 of 25 was kept, so later training made it worse
+    after 'local energy' validation data were predicted better (0.8000) than after 'energy' (0.7000)
     """
     found = []
     for stage in stages:
         if stage["best_epoch"] <= 2 and stage["epochs"] >= 10:
-            what = (
-                f"epoch {stage['best_epoch']} of {stage['epochs']} was kept, so later training made it worse"
-            )
-            found.append(f"{stage['stage']}: {what}; try a lower learning rate, or --method cross-entropy")
-    name = scores.main_metric(space)
-    own = max(value for key, value in measured.items() if key == name or key.startswith(f"{name}_"))
-    constant = scores.best_constant(space, [truth], name)
-    error = math.sqrt(max(constant * (1 - constant), 0) / len(truth))  # at most, for a score in [0, 1]
-    if own <= constant + error:
-        verdict = "no" if own <= constant else "hardly any"
-        figures = f"({name} {own:.4f}, against {constant:.4f})"
-        what = f"on validation data it is {verdict} better than the same prediction for all {figures}"
-        found.append(f"{what}; try --method cross-entropy, another learning rate, or more data")
+            kept = f"epoch {stage['best_epoch']} of {stage['epochs']} was kept"
+            advice = "try a lower learning rate, or --method cross-entropy"
+            found.append(f"{stage['stage']}: {kept}, so later training made it worse; {advice}")
+    last, lower_is_better = stages[-1], scores.metric(monitor).higher_is_better is False
+    best = (min if lower_is_better else max)([*stages[::-1]], key=lambda stage: float(stage["valid"]))
+    if best["valid"] != last["valid"]:
+        figures = f"({best['valid']:.4f}) than after {last['stage']!r} ({last['valid']:.4f})"
+        what = f"after {best['stage']!r} validation data were predicted better {figures}"
+        found.append(f"{what}; try --method cross-entropy")
     return found
+
+
+def comparison_remarks(
+    model: Model, data: Loaded, relaxed: Tensor, truth: Tensor, constant: float
+) -> list[str]:
+    """Return what a trained model should be better than, and is not, on validation data.
+
+    That is the best ``constant`` prediction, see `lossnet.scores.best_constant`, and, where training data are
+    few, logistic regression.  The model's predictions are ``relaxed``, ``(instances, *event)``.  It was
+    chosen among epochs on these very data, so it should be better by a standard error.
+
+    >>> from lossnet.build import build
+    >>> from lossnet.data import MultiLabelData
+    >>> from lossnet.settings import Settings
+    >>> rows = MultiLabelData.from_arrays([[-1.0], [1.0]] * 4, [[1, 0], [1, 1]] * 4)
+    >>> data = Loaded.from_parts(rows, rows)
+    >>> method = build("cross-entropy", "none", Settings(), data.task)
+    >>> model = Model(method, ("cross-entropy", "none"), Settings(), data.task)
+    >>> truth = rows.batch(torch.arange(8)).y
+    >>> for line in comparison_remarks(model, data, torch.tensor([[0.9, 0.1]] * 8), truth, constant=0.8334):
+    ...     print(line.split(";")[0])
+    on validation data it is no better than the same prediction for all (f1 0.8333, against 0.8334)
+    on validation data it is no better than logistic regression (f1 0.8333, against 1.0000)
+    """
+    output, space, found = model.task.output, model.method.space, []
+    if not output.goals:
+        return []
+    goal = output.goal_metric(model.decision)
+    name = goal.removesuffix("_tuned").removesuffix("_expected")
+    sign = -1 if scores.metric(name).higher_is_better is False else 1
+
+    def compare(what: str, other: float, error: float, advice: str) -> None:
+        if sign * own <= sign * other + error:
+            verdict = "no" if sign * own <= sign * other else "hardly any"
+            figures = f"({name} {own:.4f}, against {other:.4f})"
+            found.append(f"on validation data it is {verdict} better than {what} {figures}; {advice}")
+
+    own = output.meter(model.decision).measure(relaxed, truth)[goal]
+    advice = "try --method cross-entropy, another learning rate, or more data"
+    compare("the same prediction for all", constant, scores.standard_error(constant, len(truth)), advice)
+    if LinearModel.is_cheap(data.train):
+        linear = LinearModel(data.train, space).predict(data.valid).to(relaxed)
+        decision = output.decide(space, linear, truth, Decision(goal=model.decision.goal))
+        pairs = (model.decision, relaxed), (decision, linear)
+
+        def gain(rows: Tensor) -> float:
+            ours, other = (output.meter(one).measure(p[rows], truth[rows])[goal] for one, p in pairs)
+            return ours - other
+
+        other = own - gain(torch.arange(len(truth)))
+        compare(
+            "logistic regression", other, _error(gain, len(truth)), "use that, or give the network more data"
+        )
+    return found
+
+
+def _error(measure: Callable[[Tensor], float], count: int) -> float:
+    """Return the standard error of a measure of instances, by leaving out a twentieth of them in turn.
+
+    >>> values = torch.arange(40.0)
+    >>> exact = float(values.std()) / 40**0.5
+    >>> 0.5 < _error(lambda rows: float(values[rows].mean()), 40) / exact < 1.5
+    True
+    """
+    groups = min(count, 20)
+    if groups < 2:
+        return 0.0
+    number = torch.arange(count) % groups
+    values = torch.tensor([measure((number != group).nonzero().squeeze(1)) for group in range(groups)])
+    return float(values.std(correction=0)) * math.sqrt(groups - 1)
 
 
 def _constant_labels(train: Examples) -> Iterator[str]:

@@ -34,7 +34,7 @@ from lossnet.methods import Method
 from lossnet.model import Model
 from lossnet.own import OwnParts
 from lossnet.recipes import recipe_names_of, recipe_settings
-from lossnet.remarks import TrainingWarning, data_remarks, training_remarks
+from lossnet.remarks import TrainingWarning, comparison_remarks, data_remarks, stage_remarks
 from lossnet.settings import Settings
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
@@ -335,9 +335,8 @@ def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str
     started, device, output = time.monotonic(), trainer.device, model.task.output
     relaxed, truth = model.decide(data.valid, device)
     metrics = {"valid": output.meter(model.decision).measure(relaxed, truth)}
-    remarks = data_remarks(data) + training_remarks(
-        model.method.space, trainer.stages, metrics["valid"], truth
-    )
+    remarks = [*data_remarks(data), *stage_remarks(trainer.stages, trainer.monitor)]
+    remarks += comparison_remarks(model, data, relaxed, truth, trainer.state.constant)
     for remark in remarks:
         warnings.warn(remark, TrainingWarning, stacklevel=2)
     if data.test.target is None or (len(data.test) and data.test.target.is_empty):

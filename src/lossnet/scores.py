@@ -42,6 +42,7 @@ __all__ = [
     "meter",
     "metric",
     "metrics",
+    "standard_error",
 ]
 
 
@@ -399,17 +400,21 @@ def log_loss(space: Space, relaxed: Tensor, truth: Tensor) -> float:
     return float(-torch.where(truth > 0.5, probabilities, 1 - probabilities).log().mean())
 
 
-def best_constant(space: Space, truths: Sequence[Tensor], name: str) -> float:
+def best_constant(
+    space: Space, truths: Sequence[Tensor], name: str, seen: Sequence[Tensor] | None = None
+) -> float:
     """Return the best metric of predictions that are the same for all instances.
 
     Those are the likeliest value of each unit or, of units that are 0 or 1, those that are 1 more often than
-    some limit.  ``truths`` are the parts ``(instances, *event)`` of a data set.
+    some limit.  ``truths`` are the parts ``(instances, *event)`` of a data set, and ``seen`` those of the
+    data that such a prediction is taken from, as of training; by default the same ones.
 
     >>> best_constant(MultiLabel(2), [torch.tensor([[1.0, 0.0], [1.0, 1.0]])], "exact_match")
     0.5
     """
-    values = []
-    for constant in _constants(space, truths):
+    seen, values = truths if seen is None else seen, []
+    of_one_size = len({truth.shape[1:] for truth in (*seen, *truths)}) == 1
+    for constant in _constants(space, seen, of_one_size):
         own = meter(space)
         for truth in truths:
             real = truth.sum(-1, keepdim=True) if space.unit_dims else torch.ones_like(truth)
@@ -418,18 +423,27 @@ def best_constant(space: Space, truths: Sequence[Tensor], name: str) -> float:
     return min(values) if metric(name).higher_is_better is False else max(values)
 
 
-def _constants(space: Space, truths: Sequence[Tensor]) -> list[Tensor]:
+def _constants(space: Space, truths: Sequence[Tensor], of_one_size: bool) -> list[Tensor]:
     """Return constant outputs, each of a shape that is broadcast to outputs."""
     if space.unit_dims:
         counts = sum(truth.flatten(0, -2).sum(0) for truth in truths)
         assert isinstance(counts, Tensor)
         return [F.one_hot(counts.argmax(), len(counts)).to(truths[0].dtype)]
-    if len({truth.shape[1:] for truth in truths}) > 1:
+    if not of_one_size:
         return [truths[0].new_ones(())]
     rates = torch.cat([truth.mean(0, keepdim=True) * len(truth) for truth in truths]).sum(0)
     rates = rates / sum(map(len, truths))
     limits = torch.linspace(0, 1, 21, dtype=rates.dtype, device=rates.device)
     return [(rates >= limit).to(rates.dtype) for limit in rates.flatten().double().quantile(limits.double())]
+
+
+def standard_error(mean: float, count: int) -> float:
+    """Return the standard error that a mean of ``count`` scores in [0, 1] has at most, 0 outside of these.
+
+    >>> standard_error(0.5, 25)
+    0.1
+    """
+    return math.sqrt(mean * (1 - mean) / count) if 0 < mean < 1 else 0.0
 
 
 def main_metric(space: Space) -> str:

@@ -49,6 +49,7 @@ def trainer(method, **options):
         "batch_size": 16,
         "lr": {"energy": 0.02, "task_net": 0.5, "noise_net": 0.5},
         "patience": 3,
+        "patience_steps": 0,
         "plateau_patience": 0,
         "progress": False,
         "seed": 5,

@@ -255,7 +255,8 @@ def test_a_metric_that_does_not_move_yet_does_not_end_training():
     assert history[10]["f1"] == 0
     assert max(entry["f1"] for entry in history) > 0
     ended = {"epochs": len(history), "ended": "3 epochs brought no improvement"}
-    assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, **ended}]
+    assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, "valid": ANY, **ended}]
+    assert trainer.stages[0]["valid"] == history[trainer.stages[0]["best_epoch"] - 1]["f1"]
 
 
 def test_steps_without_improvement_count_too(ten_rows):
@@ -265,6 +266,24 @@ def test_steps_without_improvement_count_too(ten_rows):
     )
     assert len(history) == 1 + 5  # the first, then ten steps, two in an epoch
     assert trainer.stages[-1]["best_epoch"] == 1
+
+
+def test_few_steps_do_not_make_a_plateau(ten_rows):
+    script = [0.5] * 12
+    options = {"max_epochs": 12, "patience": 4, "plateau_patience": 0, "plateau_factor": 0.5, "batch_size": 5}
+    _, history = fit(Scripted(script), ten_rows, ten_rows, patience_steps=16, lr=0.1, **options)
+    rates = [entry["lr"]["task_net"] for entry in history]
+    # After the first epoch, which improves, a plateau is looked for every four steps: every other epoch.
+    assert rates[:7] == [0.1, 0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+def test_constant_predictions_come_from_training_data(ten_rows):
+    """One label of all validation rows, none of training: the constant that training suggests is wrong."""
+    other = MultiLabelData.from_arrays(np.zeros((10, 1)), 1 - ten_rows.target.matrix.toarray())
+    trainer, _ = fit(Scripted([0.5]), other, ten_rows, max_epochs=1)
+    assert trainer.state.constant < 1
+    trainer, _ = fit(Scripted([0.5]), ten_rows, ten_rows, max_epochs=1)
+    assert trainer.state.constant == 1
 
 
 def test_a_monitored_loss_is_lowered(ten_rows):
@@ -302,6 +321,7 @@ def test_a_plateau_cuts_every_learning_rate(train, ten_rows):
         ten_rows,
         max_epochs=8,
         patience=50,
+        patience_steps=0,
         lr=0.1,
         plateau_patience=2,
         plateau_factor=0.25,
@@ -320,6 +340,7 @@ def test_a_rate_that_is_cut_is_a_rate_that_is_used(ten_rows):
         ten_rows,
         max_epochs=6,
         patience=50,
+        patience_steps=0,
         lr=0.1,
         batch_size=10,
         plateau_patience=1,

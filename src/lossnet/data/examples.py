@@ -215,6 +215,11 @@ class Weighted:
     def __len__(self) -> int:
         return len(self.data)
 
+    @property
+    def target(self) -> Target | None:
+        """The outputs, where the data set can tell them apart from inputs."""
+        return getattr(self.data, "target", None)
+
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers as the data set would have them."""
         return arranged(self.data, order, batch_size)

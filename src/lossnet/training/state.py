@@ -56,6 +56,7 @@ class Position:
     improvements: int = 0
     stale: int = 0
     stale_steps: int = 0
+    plateau_steps: int = 0
     asked_to_stop: bool = False
     totals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -83,8 +84,8 @@ class TrainingState:
         self.method = options.method
         self.stages = options.method.stages()
         self.position = Position()
-        #: the best metric of a constant prediction; see `lossnet.scores.best_constant`
-        self.constant = -math.inf
+        #: the best metric of a constant prediction, see `lossnet.scores.best_constant`, and its error
+        self.constant, self.error = -math.inf, 0.0
         self.optimizers: dict[str, Optimizer] = {}
         self.schedulers: dict[str, LRScheduler] = {}
         self._best: dict[str, Tensor] = {}
@@ -213,21 +214,30 @@ class TrainingState:
                 for name, tensor in self.method.state_dict().items()
                 if name.startswith(prefixes)
             }
+        looks = self._looks_for_plateau()
         for name, scheduler in self.schedulers.items():
             with rate_tensors_kept(self.optimizers[name]), warnings.catch_warnings():
                 # Fused and captured steps bypass `Optimizer.step`, whose calls PyTorch looks for.
                 warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step")
-                if isinstance(scheduler, ReduceLROnPlateau):
-                    scheduler.step(position.improvements)
-                else:
+                if not isinstance(scheduler, ReduceLROnPlateau):
                     scheduler.step()
+                elif looks:
+                    scheduler.step(position.improvements)
         position.next_epoch()
         position.asked_to_stop = self.options.processes.from_first(self._tell)
 
+    def _looks_for_plateau(self) -> bool:
+        """Whether enough steps were taken since a plateau was last looked for, as they count for patience."""
+        position, options = self.position, self.options
+        position.plateau_steps += position.step
+        looks = position.plateau_steps * options.patience >= options.patience_steps
+        if looks or not position.stale:
+            position.plateau_steps = 0
+        return looks or not position.stale
+
     def _rank(self, value: float, loss: float) -> list[float]:
-        """Return what epochs are ranked by: the metric once it beats constant predictions, then the loss."""
-        value, constant = self._signed(value), self._signed(self.constant)
-        return [max(value, constant), -loss]
+        """Return what epochs are ranked by: the metric once it clearly beats constants, then the loss."""
+        return [max(self._signed(value), self._signed(self.constant) + self.error), -loss]
 
     def _improved(self, value: float, loss: float) -> bool:
         """Whether an epoch improved the metric, or the log loss by a thousandth of its lowest value."""
@@ -257,6 +267,8 @@ class TrainingState:
             if name in self._best:
                 tensor.copy_(self._best[name])
         ended = {"stage": self.stage.name, "epochs": position.epoch, "best_epoch": position.best_epoch}
+        kept = position.history[position.best_epoch - position.epoch - 1]
+        ended["valid"] = kept[self.options.monitor]
         self.position = Position(
             stage=position.stage + 1,
             steps_taken=position.steps_taken,

@@ -31,6 +31,8 @@ from lossnet.training.tracking import Tracker
 
 #: the history of a training, or the error that stopped it
 Outcome = list[dict[str, Any]] | NonFiniteLoss
+#: training instances in which the outputs of a constant prediction are counted, about
+_COUNTED = 4096
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,10 +61,11 @@ class Trainer:
             the validation log loss is better than before.
         patience_steps: and after at least this many steps without improvement.
         monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).  Weights are kept of
-            the epoch with its best value, once it is better than any constant prediction's; until then, and
-            between equal values, of the epoch with the lowest log loss.
+            the epoch with its best value, once it is better than any constant prediction's by a standard
+            error; until then, and between equal values, of the epoch with the lowest log loss.
         clip: largest norm of a network's gradient.
-        plateau_patience: epochs without improvement before learning rates are cut.
+        plateau_patience: epochs without improvement before learning rates are cut; where an epoch has fewer
+            than ``patience_steps / patience`` steps, it takes several to count as one.
         plateau_factor: factor of that cut.
         seed: of initial randomness, data order and dropout; a CPU run repeats bit for bit.
         device: where to train.
@@ -263,6 +266,8 @@ class _Loop:
         """Train all to their ends; yield the index and the outcome of each."""
         if len(train) == 0 or len(valid) == 0:
             raise ValueError("training needs at least one training and one validation instance")
+        constant = _best_constant(self.first, train, valid)
+        error = scores.standard_error(constant, len(valid))
         if self.first.views is not None:
             train = self.first.views.training(train)
         methods, seeds = zip(*((trainer.method, trainer.seed) for trainer in self.trainers), strict=True)
@@ -272,9 +277,8 @@ class _Loop:
                 with self.engine.own(index):
                     saved = trainer.state.read(trainer.checkpoint) if trainer in resumed else None
                 trainer.state.prepare(self.engine, saved)
-            constant = _best_constant(self.first, valid)
             for trainer in self.trainers:
-                trainer.state.constant = constant
+                trainer.state.constant, trainer.state.error = constant, error
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:
                 # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
@@ -408,12 +412,19 @@ def suggested_batch_size(instances: int) -> int:
     return max(4, min(32, instances // 10))
 
 
-def _best_constant(trainer: Trainer, valid: Dataset) -> float:
-    """Return the best metric of a constant prediction on validation data."""
-    truths = [valid.batch(rows).y for rows in torch.arange(len(valid)).split(512)]
+def _best_constant(trainer: Trainer, train: Dataset, valid: Dataset) -> float:
+    """Return the best metric on validation data of a constant prediction, taken from training data.
+
+    Training data whose outputs cannot be read without inputs are left alone: those of validation serve.
+    """
+    truths, seen = [valid.batch(rows).y for rows in torch.arange(len(valid)).split(512)], None
     if not all(isinstance(truth, torch.Tensor) for truth in truths):
         return -math.inf
-    return scores.best_constant(trainer.method.space, truths, trainer.monitor)
+    target = getattr(train, "target", None)
+    if target is not None:
+        some = torch.arange(len(train))[:: 1 + len(train) // _COUNTED]
+        seen = [target.batch(rows) for rows in some.split(512)]
+    return scores.best_constant(trainer.method.space, truths, trainer.monitor, seen)
 
 
 def _alone(checkpoint: Path | None) -> Processes:
