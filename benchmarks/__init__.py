@@ -12,6 +12,7 @@
 ``seeds``          an epoch of ten replicas together against one alone
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients
+``small``          thirty sentences, a hundred rows, twenty images: every method at its defaults
 ``solvers``        what each solver of implicit gradients gets right, as a picture
 ``speed``          every ratio of speed and scale, from one core to a GPU
 ``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole

@@ -20,6 +20,7 @@ from benchmarks import (
     seeds,
     segmentation,
     serving,
+    small,
     solvers,
     speed,
     streaming,
@@ -45,6 +46,13 @@ _OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
     "overhead": lambda given: overhead.run(given.output, given.data_dir),
     "seeds": lambda given: seeds.run(given.output, given.data_dir, given.device),
     "serve": lambda given: serving.run(given.output),
+    "small": lambda given: small.run(
+        given.output,
+        given.seeds,
+        given.data_dir,
+        given.jobs,
+        given.methods.split(",") if given.methods else (),
+    ),
     "solvers": lambda given: solvers.run(given.output),
     "speed": lambda given: speed.run(given.output, given.data_dir, given.device),
     "streaming": lambda given: streaming.run(given.output),
@@ -68,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--methods", help="those of 'small', separated by commas (default: all)")
     given = parser.parse_args(arguments)
 
     def run() -> None:

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,17 @@ from lossnet.run import Run, train
 from lossnet.runs import markdown, spread
 from lossnet.settings import Settings
 
-__all__ = ["Cell", "markdown", "publish", "run_folder", "run_grid", "show", "summarise"]
+__all__ = [
+    "Cell",
+    "carried_out",
+    "finished",
+    "markdown",
+    "publish",
+    "run_folder",
+    "run_grid",
+    "show",
+    "summarise",
+]
 
 #: columns of a table: metric, heading
 COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("f1_expected", "F1 expected"))
@@ -67,7 +78,7 @@ def run_grid(
     """All results, in ``output/results.jsonl`` too; those already there with the same settings are kept."""
     output.mkdir(parents=True, exist_ok=True)
     store = output / "results.jsonl"
-    results = _finished(store)
+    results = finished(store)
     done = {_key_of(result) for result in results}
     tasks, wanted = [], set()
     for seed in range(seeds):
@@ -90,6 +101,25 @@ def run_grid(
             wanted.add(key)
             if key not in done:
                 tasks.append((cell.title, run))
+    metric, heading = columns[0]
+
+    def line(result: dict[str, Any]) -> str:
+        value = f"test {heading} {100 * result['metrics']['test'][metric]:.2f}"
+        return f"{result['dataset']}, {result['title']}, seed {result['seed']}: {value}"
+
+    results += carried_out([partial(_work, title, run) for title, run in tasks], store, jobs, line)
+    # Results of other settings may lie in the same file: a table must not mix them.
+    return [result for result in results if _key_of(result) in wanted]
+
+
+def carried_out(
+    tasks: Sequence[Callable[[], dict[str, Any]]],
+    store: Path,
+    jobs: int,
+    line: Callable[[dict[str, Any]], str],
+) -> list[dict[str, Any]]:
+    """Results of tasks, several at a time; each goes to the end of ``store`` as soon as it is there."""
+    results = []
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with (
@@ -97,25 +127,19 @@ def run_grid(
         ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
         bar = progress.add_task("runs", total=len(tasks))
-        futures = [pool.submit(_work, title, run) for title, run in tasks]
+        futures = [pool.submit(task) for task in tasks]
         try:
             for future in as_completed(futures):
                 result = future.result()
                 results.append(result)
                 with store.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(result) + "\n")
-                metric, heading = columns[0]
                 progress.advance(bar)
-                progress.console.print(
-                    f"{result['dataset']}, {result['title']}, seed {result['seed']}: test {heading} "
-                    f"{100 * result['metrics']['test'][metric]:.2f} in {result['seconds']:.0f} s",
-                    highlight=False,
-                )
+                progress.console.print(f"{line(result)} in {result['seconds']:.0f} s", highlight=False)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    # Results of other settings may lie in the same file: a table must not mix them.
-    return [result for result in results if _key_of(result) in wanted]
+    return results
 
 
 def _work(title: str, run: Run) -> dict[str, Any]:
@@ -123,7 +147,8 @@ def _work(title: str, run: Run) -> dict[str, Any]:
     return {"title": title, **train(run)}
 
 
-def _finished(store: Path) -> list[dict[str, Any]]:
+def finished(store: Path) -> list[dict[str, Any]]:
+    """Results that are in a file, if there is one."""
     if not store.exists():
         return []
     return [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines() if line]

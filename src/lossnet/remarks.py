@@ -43,7 +43,7 @@ def data_remarks(data: Loaded) -> list[str]:
     found = [*_constant_labels(data.train), *_unscaled(data.train)]
     if len(data.valid) < _FEW:
         what = f"only {len(data.valid)} validation instances choose the epoch and the threshold"
-        found.append(f"{what}; figures on them are rough: give more, or average several seeds (--seeds)")
+        found.append(f"{what}; figures on them are rough: give more, or average several seeds")
     return found
 
 
@@ -63,14 +63,14 @@ def stage_remarks(stages: Sequence[Mapping[str, Any]], monitor: str) -> list[str
     for stage in stages:
         if stage["best_epoch"] <= 2 and stage["epochs"] >= 10:
             kept = f"epoch {stage['best_epoch']} of {stage['epochs']} was kept"
-            advice = "try a lower learning rate, or --method cross-entropy"
+            advice = "try a lower learning rate, or method cross-entropy"
             found.append(f"{stage['stage']}: {kept}, so later training made it worse; {advice}")
     last, lower_is_better = stages[-1], scores.metric(monitor).higher_is_better is False
     best = (min if lower_is_better else max)([*stages[::-1]], key=lambda stage: float(stage["valid"]))
     if best["valid"] != last["valid"]:
         figures = f"({best['valid']:.4f}) than after {last['stage']!r} ({last['valid']:.4f})"
         what = f"after {best['stage']!r} validation data were predicted better {figures}"
-        found.append(f"{what}; try --method cross-entropy")
+        found.append(f"{what}; try method cross-entropy")
     return found
 
 
@@ -96,7 +96,8 @@ def comparison_remarks(
     on validation data it is no better than the same prediction for all (f1 0.8333, against 0.8334)
     on validation data it is no better than logistic regression (f1 0.8333, against 1.0000)
     """
-    output, space, found = model.task.output, model.method.space, []
+    output, space = model.task.output, model.method.space
+    found: list[str] = []
     if not output.goals:
         return []
     goal = output.goal_metric(model.decision)
@@ -110,7 +111,7 @@ def comparison_remarks(
             found.append(f"on validation data it is {verdict} better than {what} {figures}; {advice}")
 
     own = output.meter(model.decision).measure(relaxed, truth)[goal]
-    advice = "try --method cross-entropy, another learning rate, or more data"
+    advice = "try method cross-entropy, another learning rate, or more data"
     compare("the same prediction for all", constant, scores.standard_error(constant, len(truth)), advice)
     if LinearModel.is_cheap(data.train):
         linear = LinearModel(data.train, space).predict(data.valid).to(relaxed)

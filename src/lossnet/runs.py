@@ -243,9 +243,11 @@ def summary(
 ) -> tuple[list[str], list[list[str]]]:
     """Return heading and rows of a table: mean ± deviation over seeds, for each combination of settings.
 
-    >>> run = {"seed": 0, "settings": {"clip": 1.0}, "metrics": {"valid": {"f1": 0.5}, "test": {"f1": 0.25}}}
+    The last columns have the seeds and the epoch that was kept of each.
+
+    >>> run = {"seed": 0, "best_epoch": 7, "settings": {"clip": 1.0}, "metrics": {"valid": {"f1": 0.5}}}
     >>> summary([run, {**run, "seed": 1}], ["clip"])
-    (['clip', 'valid f1', 'test f1', 'seeds'], [['1.0', '0.5000 ± 0.0000', '0.2500 ± 0.0000', '0, 1']])
+    (['clip', 'valid f1', 'seeds', 'kept epochs'], [['1.0', '0.5000 ± 0.0000', '0, 1', '7, 7']])
     """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for result in results:
@@ -255,8 +257,9 @@ def summary(
     rows = []
     for values, mine in groups.items():
         figures = [spread([result["metrics"][p][m] for result in mine], digits=4) for p, m in parts]
-        rows.append([*values, *figures, ", ".join(str(result["seed"]) for result in mine)])
-    return [*swept, *(f"{part} {metric}" for part, metric in parts), "seeds"], rows
+        listed = [", ".join(str(one.get(name, "–")) for one in mine) for name in ("seed", "best_epoch")]
+        rows.append([*values, *figures, *listed])
+    return [*swept, *(f"{part} {metric}" for part, metric in parts), "seeds", "kept epochs"], rows
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
