@@ -264,12 +264,21 @@ def tune_label_thresholds(
 
 
 def _counts(probabilities: Tensor, truth: Tensor, grid: int) -> tuple[Tensor, Tensor]:
-    """Return how many units of each row pass thresholds, and how many of them are true, ``(rows, grid)``."""
+    """Return `counts_above` for ``grid`` even steps in (0, 1)."""
     cuts = torch.arange(1, grid + 1, dtype=probabilities.dtype, device=probabilities.device) / (grid + 1)
+    return counts_above(probabilities, truth, cuts)
+
+
+def counts_above(probabilities: Tensor, truth: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many units of each row pass rising cuts, and how many of them are true, ``(rows, cuts)``.
+
+    >>> counts_above(torch.tensor([[0.2, 0.7]]), torch.tensor([[0.0, 1.0]]), torch.tensor([0.2, 0.5]))
+    (tensor([[2., 1.]]), tensor([[1., 1.]]))
+    """
     # A unit whose bucket is j passes thresholds 1…j: count units by bucket, then sum from the right.
     bucket = torch.bucketize(probabilities.contiguous(), cuts, right=True)
     counts = (
-        truth.new_zeros(len(truth), grid + 1).scatter_add_(1, bucket, values)
+        truth.new_zeros(len(truth), len(cuts) + 1).scatter_add_(1, bucket, values)
         for values in (torch.ones_like(truth), truth.contiguous())
     )
     chosen, right = (count.flip(1).cumsum(1).flip(1)[:, 1:] for count in counts)

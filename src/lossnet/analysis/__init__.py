@@ -6,6 +6,13 @@ energy wants more of it.  `lossnet.outputs.panels` draws what these compute.
 
 from lossnet.analysis.labels import Interactions, LabelScores, Pair, hessian, label_scores, pull_along
 from lossnet.analysis.masks import mask_pull
+from lossnet.analysis.probabilities import (
+    PrecisionRecall,
+    Reliability,
+    precision_recall,
+    precision_recall_curve,
+    reliability,
+)
 from lossnet.analysis.runs import Curve, Estimate, difference, estimate, read_history, trajectories
 from lossnet.analysis.tags import (
     Confusion,
@@ -24,6 +31,8 @@ __all__ = [
     "Interactions",
     "LabelScores",
     "Pair",
+    "PrecisionRecall",
+    "Reliability",
     "Transitions",
     "confusions",
     "count_transitions",
@@ -33,8 +42,11 @@ __all__ = [
     "hessian",
     "label_scores",
     "mask_pull",
+    "precision_recall",
+    "precision_recall_curve",
     "pull_along",
     "read_history",
+    "reliability",
     "span_kind_scores",
     "tag_scores",
     "trajectories",

@@ -1,0 +1,103 @@
+"""Whether probabilities are right, and what precision they buy at each recall."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lossnet.decoding import counts_above
+
+#: over all pairs of instance and label alike, or first over instances and then over labels
+Average = Literal["micro", "macro"]
+
+
+class Reliability(NamedTuple):
+    """Probabilities beside frequencies, in bins of equal width, ``(bins,)`` each.
+
+    Args:
+        predicted: the mean probability in a bin, NaN where it is empty.
+        frequency: how often what was predicted in a bin happened, NaN where it is empty.
+        counts: how many probabilities are in a bin.
+    """
+
+    predicted: Tensor
+    frequency: Tensor
+    counts: Tensor
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean of ``|predicted − frequency|``, weighted by counts."""
+        gaps = (self.predicted - self.frequency).abs().nan_to_num() * self.counts
+        return float(gaps.sum() / self.counts.sum())
+
+
+def reliability(probabilities: Tensor, happened: Tensor, bins: int = 10) -> Reliability:
+    """Compare probabilities with how often what they are of happened, both of any one shape.
+
+    A probability on the edge of two bins belongs to the lower one, as in scikit-learn's ``calibration_curve``.
+
+    >>> found = reliability(torch.tensor([0.1, 0.9, 0.7]), torch.tensor([0.0, 1.0, 0.0]), bins=2)
+    >>> found.predicted, found.frequency, round(found.error, 4)
+    (tensor([0.1000, 0.8000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64), 0.2333)
+    """
+    probabilities, happened = probabilities.flatten().double(), happened.flatten().double()
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+    place = torch.bucketize(probabilities, edges)
+    counts, predicted, frequency = (
+        torch.zeros(bins, dtype=torch.float64).index_add_(0, place, values)
+        for values in (torch.ones_like(probabilities), probabilities, happened)
+    )
+    return Reliability(predicted / counts, frequency / counts, counts.long())
+
+
+class PrecisionRecall(NamedTuple):
+    """Precision and recall, ``(points,)`` each.
+
+    The macro average of precision is over labels that are predicted, that of recall over labels that are true.
+    """
+
+    precision: Tensor
+    recall: Tensor
+
+
+def precision_recall(predicted: Tensor, truth: Tensor, average: Average) -> PrecisionRecall:
+    """Return precision and recall of label sets ``(instances, labels)``, as a single point.
+
+    >>> predicted, truth = torch.tensor([[1.0, 1.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> precision_recall(predicted, truth, "micro")
+    PrecisionRecall(precision=tensor([0.6667], dtype=torch.float64), recall=tensor([0.6667], ...))
+    >>> precision_recall(predicted, truth, "macro").precision
+    tensor([0.5000], dtype=torch.float64)
+    """
+    chosen, right = (one.sum(0).unsqueeze(1) for one in (predicted, predicted * truth))
+    return _averaged(chosen, right, truth.sum(0), average)
+
+
+def precision_recall_curve(
+    probabilities: Tensor, truth: Tensor, average: Average, points: int = 200
+) -> PrecisionRecall:
+    """Return precision and recall as one threshold for all labels falls, at ``points`` thresholds at most.
+
+    Both are ``(instances, labels)``.  Thresholds are probabilities of true labels, evenly spaced among these,
+    so that the curve has points at every recall.
+
+    >>> probabilities, truth = torch.tensor([[0.9, 0.6], [0.2, 0.3]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> precision_recall_curve(probabilities, truth, "micro").precision
+    tensor([1.0000, 0.6667], dtype=torch.float64)
+    """
+    cuts = probabilities[truth > 0].unique()  # rising
+    if len(cuts) > points:
+        cuts = cuts[torch.linspace(0, len(cuts) - 1, points).round().long()]
+    chosen, right = counts_above(probabilities.T, truth.T, cuts)
+    return _averaged(chosen.flip(1), right.flip(1), truth.sum(0), average)
+
+
+def _averaged(chosen: Tensor, right: Tensor, true: Tensor, average: Average) -> PrecisionRecall:
+    """Average over labels: how many instances are chosen and right ``(labels, points)`` and true ``(labels,)``."""
+    chosen, right, true = chosen.double(), right.double(), true.double()
+    if average == "micro":
+        right = right.sum(0)
+        return PrecisionRecall(right / chosen.sum(0), right / true.sum())
+    return PrecisionRecall((right / chosen).nanmean(0), (right / true.unsqueeze(1)).nanmean(0))
