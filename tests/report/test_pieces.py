@@ -5,7 +5,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lossnet.report.draw import Line, heat_map, interval_chart, line_chart, png, signed, ticks
+from lossnet.report.draw import (
+    SHAPES,
+    WIDTH,
+    Interval,
+    Line,
+    Point,
+    heat_map,
+    interval_chart,
+    line_chart,
+    png,
+    shorten,
+    signed,
+    text_width,
+    ticks,
+    unit_chart,
+)
 from lossnet.report.markup import Markup, join, tag
 
 # ---------------------------------------------------------------- markup
@@ -52,7 +67,7 @@ def test_signed_values_survive_what_is_not_finite():
 def test_a_heat_map_names_its_rows_and_columns():
     drawn = heat_map(np.eye(2), "what", ["a<b", "a very long name indeed"])
     assert drawn.count("a&lt;b") == 2
-    assert "a very long na…" in drawn
+    assert drawn.count("<title>a very long name indeed</title>a very long nam…<") == 2
     assert "<text" not in heat_map(np.eye(2), "what")
 
 
@@ -76,9 +91,9 @@ def test_lines_stay_in_their_box_and_skip_what_is_not_finite():
 
 
 def test_intervals_have_a_dot_for_each_seed():
-    drawn = interval_chart("f1", {"a": (1.0, 3.0), "without values": (), "one seed": (5.0,)})
+    rows = [Interval("a", 2.0, 12.7, 0, (1.0, 3.0)), Interval("one seed", 5.0, None, 2, (5.0,))]
+    drawn = interval_chart("f1", rows)
     assert 'class="c2"' in drawn, "a group keeps its colour"
-    assert "without values" not in drawn
     assert drawn.count('class="seed"') == 3
     assert drawn.count('class="line"') == 1
     assert all(0 <= x <= 360 for x in numbers(drawn, "x1") + numbers(drawn, "x2") + numbers(drawn, "cx"))
@@ -104,3 +119,40 @@ def test_epochs_are_marked_at_whole_numbers():
 )
 def test_ticks_are_round(low, high, expected):
     assert ticks(low, high, 5) == pytest.approx(expected)
+
+
+def test_a_chart_of_shares_has_its_corners_at_0_and_1():
+    lines = [Line("diagonal", (0, 1), (0, 1), dashed=True)]
+    points = [Point(shape, 0.5, 0.25, shape) for shape in SHAPES]
+    drawn = unit_chart("a title", lines, "across", "up", points, counts=[0, 1000, 10])
+    assert 'points="50.0,296.0 350.0,44.0"' in drawn
+    assert drawn.count('transform="translate(200.0 233.0)"') == len(SHAPES)
+    none, most, some = numbers(drawn, "height")
+    assert 0 == none < some < most
+    assert "<title>1,000</title>" in drawn
+    assert "<rect" not in unit_chart("a title", lines, "across", "up", counts=[])
+
+
+# ---------------------------------------------------------------- long names
+
+LONG = ("W" * 60, "a label of many, many words " * 4, "長い名前" * 20, "x" * 400)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_names_are_shortened_and_shown_whole_as_one_points_at_them(name):
+    charts = [
+        heat_map(np.eye(2), "what", [name, "b"]),
+        interval_chart(name, [Interval(name, 1.0, None)]),
+        line_chart(name, [Line("one", (1, 2), (0, 1))], across="epoch"),
+        unit_chart(name, [], "across", "up"),
+    ]
+    for drawn in charts:
+        assert f"<title>{name}</title>" in drawn
+        for shown in re.findall(r"<text[^>]*>(?:<title>[^<]*</title>)?([^<]*)</text>", drawn):
+            assert text_width(shown) < WIDTH
+
+
+def test_a_name_is_not_shortened_without_need():
+    assert shorten("name", text_width("name")) == "name"
+    assert shorten("names", text_width("names") - 1) == "nam…"
+    assert shorten("name", 0) == "…"

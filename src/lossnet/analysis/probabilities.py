@@ -36,7 +36,7 @@ class Reliability(NamedTuple):
 def reliability(probabilities: Tensor, happened: Tensor, bins: int = 10) -> Reliability:
     """Compare probabilities with how often what they are of happened, both of any one shape.
 
-    A probability on the edge of two bins belongs to the lower one, as in scikit-learn's ``calibration_curve``.
+    A probability on the edge of two bins belongs to the lower one, as in scikit-learn.
 
     >>> found = reliability(torch.tensor([0.1, 0.9, 0.7]), torch.tensor([0.0, 1.0, 0.0]), bins=2)
     >>> found.predicted, found.frequency, round(found.error, 4)
@@ -55,7 +55,7 @@ def reliability(probabilities: Tensor, happened: Tensor, bins: int = 10) -> Reli
 class PrecisionRecall(NamedTuple):
     """Precision and recall, ``(points,)`` each.
 
-    The macro average of precision is over labels that are predicted, that of recall over labels that are true.
+    Macro averages are over labels: those that are predicted for precision, those that are true for recall.
     """
 
     precision: Tensor
@@ -95,7 +95,7 @@ def precision_recall_curve(
 
 
 def _averaged(chosen: Tensor, right: Tensor, true: Tensor, average: Average) -> PrecisionRecall:
-    """Average over labels: how many instances are chosen and right ``(labels, points)`` and true ``(labels,)``."""
+    """Average counts of instances chosen and right ``(labels, points)``, and of true ones ``(labels,)``."""
     chosen, right, true = chosen.double(), right.double(), true.double()
     if average == "micro":
         right = right.sum(0)

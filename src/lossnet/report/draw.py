@@ -10,14 +10,14 @@ import base64
 import math
 import re
 import struct
+import unicodedata
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.analysis import estimate
 from lossnet.report.markup import Markup, tag
 
 #: rows and columns of pixels
@@ -29,6 +29,8 @@ COLOURS = 6
 #: pixels along a side of a picture whose pixels are columns
 _LARGEST = 512
 _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
+#: the widest name beside a heat map
+_LONGEST_NAME = 100
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
 
 
@@ -73,8 +75,7 @@ def signed(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uin
 
 def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Markup:
     """Draw a signed square matrix, with the names of its rows and columns if they are given."""
-    names = [_short(name, 15) for name in names]
-    margin = 8 + 7 * max(map(len, names)) if names else 0
+    margin = 12 + min(max(map(text_width, names)), _LONGEST_NAME) if names else 0
     side = WIDTH - margin
     # A single outlier must not make everything else pale.
     apart = np.abs(values[~np.eye(len(values), dtype=bool)])
@@ -87,8 +88,9 @@ def heat_map(values: NDArray[Any], text: str, names: Sequence[str] = ()) -> Mark
     for index, name in enumerate(names):
         middle = side / len(names) * (index + 0.5)
         turn = f"translate({margin + middle + 3:.1f} {side + 5}) rotate(-90)"
-        parts.append(tag("text", name, x=margin - 5, y=f"{middle + 3:.1f}", text_anchor="end"))
-        parts.append(tag("text", name, transform=turn, text_anchor="end"))
+        place = {"x": f"{margin - 5:.1f}", "y": f"{middle + 3:.1f}"}
+        parts.append(_text(name, _LONGEST_NAME, **place, text_anchor="end"))
+        parts.append(_text(name, _LONGEST_NAME, transform=turn, text_anchor="end"))
     return _svg(text, side + margin, parts)
 
 
@@ -124,61 +126,142 @@ class Line(NamedTuple):
     x: Sequence[float]
     y: Sequence[float]
     colour: int = 0
+    dashed: bool = False
+
+
+class Point(NamedTuple):
+    """A point of a chart with a shape of its own: one of `SHAPES`."""
+
+    name: str
+    x: float
+    y: float
+    shape: str
+    colour: int = 0
+
+
+#: paths around the origin by name
+SHAPES = {
+    "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+    "square": "M-4.5 -4.5h9v9h-9z",
+    "triangle": "M0 -6l5.5 10h-11z",
+    "diamond": "M0 -6.5l6 6.5l-6 6.5l-6 -6.5z",
+}
 
 
 def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
     """Draw lines over a common axis, whose name is ``across``."""
     height, left, right, top, bottom = 210, 50, 10, 26, 34
-    points = [
-        [(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(x) and math.isfinite(y)]
-        for line in lines
-    ]
-    every = [point for line in points for point in line]
+    every = [point for line in lines for point in _finite(line)]
     if not every:
         return Markup("")
     x_axis = _Axis([x for x, _ in every], left, WIDTH - right, pad=0.0)
     y_axis = _Axis([y for _, y in every], height - bottom, top, pad=0.05)
-    parts = [tag("text", title, x=left, y=15, class_="heading")]
-    for y, text in y_axis.ticks(5):
-        parts.append(tag("line", x1=left, x2=WIDTH - right, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", text, x=left - 6, y=round(y + 3.5, 1), text_anchor="end"))
     whole = all(float(x).is_integer() for x, _ in every)  # epochs, which have no fractions
-    for x, text in x_axis.ticks(6, whole):
-        parts.append(tag("text", text, x=x, y=height - bottom + 15, text_anchor="middle"))
+    parts = [_text(title, WIDTH - left - right, x=left, y=15, class_="heading")]
+    parts += _grid(x_axis, y_axis, whole)
     parts.append(tag("text", across, x=WIDTH - right, y=height - 4, text_anchor="end"))
-    for line, finite in zip(lines, points, strict=True):
-        places, name = [(x_axis.at(x), y_axis.at(y)) for x, y in finite], tag("title", line.name)
-        if len(places) == 1:
-            shape = tag("circle", name, cx=places[0][0], cy=places[0][1], r=3, class_="dot")
-        else:
-            shape = tag("polyline", name, points=" ".join(f"{x},{y}" for x, y in places), class_="line")
-        parts.append(tag("g", shape, class_=f"c{line.colour % COLOURS}"))
+    return _svg(title, height, [*parts, *_shapes(lines, x_axis, y_axis)])
+
+
+def unit_chart(
+    title: str,
+    lines: Sequence[Line],
+    across: str,
+    up: str,
+    points: Sequence[Point] = (),
+    counts: Sequence[int] = (),
+) -> Markup:
+    """Draw lines and points whose coordinates are shares from 0 to 1.
+
+    ``counts`` of bins of equal width along the horizontal axis stand at its foot as bars, on a logarithmic
+    scale.
+    """
+    height, left, right, top, bottom = 330, 50, 10, 44, 34
+    x_axis = _Axis([0.0, 1.0], left, WIDTH - right, pad=0.0)
+    y_axis = _Axis([0.0, 1.0], height - bottom, top, pad=0.0)
+    parts = [_text(title, WIDTH - left - right, x=left, y=15, class_="heading")]
+    parts += [tag("text", up, x=left, y=35), *_grid(x_axis, y_axis)]
+    parts.append(tag("text", across, x=WIDTH - right, y=height - 4, text_anchor="end"))
+    most = math.log1p(max(counts, default=0)) or 1.0
+    for index, count in enumerate(counts):
+        start, end = (x_axis.at(edge / len(counts)) for edge in (index, index + 1))
+        low, high = y_axis.at(0), y_axis.at(0.25 * math.log1p(count) / most)
+        box = {"x": start + 1, "y": high, "width": round(end - start - 2, 1), "height": round(low - high, 1)}
+        parts.append(tag("rect", tag("title", f"{count:,}"), **box, class_="bar"))
+    parts += _shapes(lines, x_axis, y_axis)
+    for point in points:
+        place = f"translate({x_axis.at(point.x)} {y_axis.at(point.y)})"
+        shape = tag("path", tag("title", point.name), d=SHAPES[point.shape], transform=place, class_="point")
+        parts.append(tag("g", shape, class_=f"c{point.colour % COLOURS}"))
     return _svg(title, height, parts)
 
 
-def interval_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
-    """Draw the mean of each row with its confidence interval, and its values as dots."""
-    drawn = [(colour, name, values) for colour, (name, values) in enumerate(rows.items()) if values]
-    estimates = [estimate(values) for _, _, values in drawn]
+def shape_key(shape: str) -> Markup:
+    """Draw a shape by itself, to stand before what it means."""
+    path = tag("path", d=SHAPES[shape], class_="point")
+    return tag("svg", path, viewBox="-8 -8 16 16", class_="shape", aria_label=shape, role="img")
+
+
+def _finite(line: Line) -> list[tuple[float, float]]:
+    points = zip(line.x, line.y, strict=True)
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _grid(x_axis: _Axis, y_axis: _Axis, whole: bool = False) -> list[Markup]:
+    """Return lines at round numbers of the vertical axis, and the numbers of both."""
+    parts = []
+    for y, text in y_axis.ticks(5):
+        parts.append(tag("line", x1=x_axis.start, x2=x_axis.end, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", text, x=x_axis.start - 6, y=round(y + 3.5, 1), text_anchor="end"))
+    for x, text in x_axis.ticks(6, whole):
+        parts.append(tag("text", text, x=x, y=y_axis.start + 15, text_anchor="middle"))
+    return parts
+
+
+def _shapes(lines: Sequence[Line], x_axis: _Axis, y_axis: _Axis) -> list[Markup]:
+    """Return a polyline for each line, or a dot for one of a single point."""
+    shapes = []
+    for line in lines:
+        places = [(x_axis.at(x), y_axis.at(y)) for x, y in _finite(line)]
+        name, kind = tag("title", line.name), "line dashed" if line.dashed else "line"
+        if len(places) == 1:
+            shape = tag("circle", name, cx=places[0][0], cy=places[0][1], r=3, class_="dot")
+        else:
+            shape = tag("polyline", name, points=" ".join(f"{x},{y}" for x, y in places), class_=kind)
+        shapes.append(tag("g", shape, class_=f"c{line.colour % COLOURS}"))
+    return shapes
+
+
+class Interval(NamedTuple):
+    """A row of a chart of intervals: a mean, half of its interval's width, if any, and values around it."""
+
+    name: str
+    mean: float
+    half: float | None
+    colour: int = 0
+    values: Sequence[float] = ()
+
+
+def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
+    """Draw the mean of each row with its interval, and its values as dots."""
     top, step, left, right = 26, 36, 10, 10
-    height = top + step * len(drawn) + 20
-    ends = [mean + side * (half or 0) for mean, half in estimates for side in (-1, 1)]
-    axis = _Axis(
-        [*ends, *(value for _, _, values in drawn for value in values)], left, WIDTH - right, pad=0.06
-    )
-    parts = [tag("text", title, x=left, y=15, class_="heading")]
+    height = top + step * len(rows) + 20
+    ends = [row.mean + side * (row.half or 0) for row in rows for side in (-1, 1)]
+    values = [value for row in rows for value in row.values]
+    axis = _Axis([*ends, *values], left, WIDTH - right, pad=0.06)
+    parts = [_text(title, WIDTH - left - right, x=left, y=15, class_="heading")]
     for x, text in axis.ticks(6):
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=height - 18, class_="grid"))
         parts.append(tag("text", text, x=x, y=height - 5, text_anchor="middle"))
-    for index, ((colour, name, values), (mean, half)) in enumerate(zip(drawn, estimates, strict=True)):
+    for index, row in enumerate(rows):
         y = top + step * index + 25
-        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in values]
-        if half is not None:
-            low, high = axis.at(mean - half), axis.at(mean + half)
+        marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in row.values]
+        if row.half is not None:
+            low, high = axis.at(row.mean - row.half), axis.at(row.mean + row.half)
             marks.append(tag("line", x1=low, x2=high, y1=y, y2=y, class_="line"))
-        marks.append(tag("circle", cx=axis.at(mean), cy=y, r=4.5, class_="dot"))
-        parts.append(tag("g", *marks, class_=f"c{colour % COLOURS}"))
-        parts.append(tag("text", _short(name, 52), x=left, y=y - 9))
+        marks.append(tag("circle", cx=axis.at(row.mean), cy=y, r=4.5, class_="dot"))
+        parts.append(tag("g", *marks, class_=f"c{row.colour % COLOURS}"))
+        parts.append(_text(row.name, WIDTH - left - right, x=left, y=y - 9))
     return _svg(title, height, parts)
 
 
@@ -219,8 +302,39 @@ class _Axis:
 
 
 def _svg(text: str, height: float, parts: Sequence[Markup]) -> Markup:
-    return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=text)
+    return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=text)
 
 
-def _short(name: str, length: int) -> str:
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+def _text(text: str, room: float, **attributes: Any) -> Markup:
+    """Return a line of text, shortened to a width; the whole of it then shows as one points at it."""
+    size = 1.25 if attributes.get("class_") == "heading" else 1.0
+    shown = shorten(text, room / size)
+    return tag("text", tag("title", text) if shown != text else None, shown, **attributes)
+
+
+def shorten(text: str, room: float) -> str:
+    """Return the beginning of a text that is no wider than ``room``, about, with … if there is more.
+
+    >>> shorten("a name", 100), shorten("a very long name", 50)
+    ('a name', 'a very …')
+    """
+    if text_width(text) <= room:
+        return text
+    while text and text_width(text) + text_width("…") > room:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def text_width(text: str) -> float:
+    """Return about how wide a text is in a chart's small letters; rather too wide than too narrow."""
+    return sum(map(_letter_width, text))
+
+
+def _letter_width(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 11.5
+    if letter in "mwMW@%—…":
+        return 10.5
+    if letter in " .,:;'|!iljtfrI()[]-":
+        return 4.0
+    return 8.0 if letter.isupper() else 6.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lossnet.analysis import Estimate, difference, estimate
-from lossnet.report.draw import COLOURS, Line, interval_chart, line_chart
+from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_chart
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.report.runs import Comparison
 from lossnet.scores import headlines, metric
@@ -58,8 +58,11 @@ def figures(comparison: Comparison) -> Markup:
         note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
     charts = []
     for name in _headlines(comparison):
-        points = {group.title: [100 * value for value in group.values(name)] for group in groups}
-        charts.append(tag("figure", interval_chart(f"{groups[0].first.part} {_title(name)}", points)))
+        intervals = []
+        for colour, group in enumerate(groups):
+            if points := [100 * value for value in group.values(name)]:
+                intervals.append(Interval(group.title, *estimate(points), colour, points))
+        charts.append(tag("figure", interval_chart(f"{groups[0].first.part} {_title(name)}", intervals)))
     return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
 
 
