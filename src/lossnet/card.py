@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from lossnet.data import entry, names
-from lossnet.task import Task
+from lossnet.decoding import Calibration, Threshold
+from lossnet.model import Model
+from lossnet.scores import metric
+from lossnet.settings import changed
 
-__all__ = ["model_card"]
+__all__ = ["changed_settings", "decoding_facts", "kept_epoch", "model_card", "temperature"]
+
+#: names that a line lists at most
+_MOST_NAMES = 30
 
 #: characters that mean something in Markdown
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
-def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
-    """Return Markdown about a run with this ``result.json``, a task, and a description of its data.
+def model_card(result: Mapping[str, Any], model: Model, description: str) -> str:
+    """Return Markdown about a run with this ``result.json``, its model, and a description of its data.
 
+    >>> from lossnet.build import build
+    >>> from lossnet.settings import Settings
+    >>> from lossnet.task import Task
     >>> result = {"dataset": "mine.csv", "split": "stratified", "method": "seal", "loss": "nce", "seed": 0}
     >>> result |= {"metrics": {"valid": {"f1": 0.5}}, "settings": {"clip": 3}, "versions": {"torch": "2.13"}}
-    >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "epochs": 3, "device": "cpu"}
-    >>> result |= {"best_epoch": 2, "remarks": []}
-    >>> task = Task.of_sizes(inputs=4, labels=3)
-    >>> print(model_card(result, task, "the file mine.csv").splitlines()[5])
-    # seal (nce) on mine.csv
+    >>> result |= {"source": {"data": "mine.csv"}, "steps": 12, "seconds": 1.5, "device": "cpu"}
+    >>> result |= {"stages": [{"stage": "energy", "epochs": 3, "best_epoch": 2, "ended": "all epochs"}]}
+    >>> names, settings, task = ("seal", "nce"), Settings(), Task.of_sizes(inputs=4, labels=3)
+    >>> model = Model(build(*names, settings, task), names, settings, task)
+    >>> card = model_card(result, model, "the file mine.csv").splitlines()
+    >>> card[5], card[-1]
+    ('# seal (nce) on mine.csv', '| clip | 3 |')
     """
-    metrics = result["metrics"]
+    metrics, task = result["metrics"], model.task
     figures = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in metrics["valid"]]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    trained = (
-        f"{result['epochs']} epochs, of which {result['best_epoch']} was kept, {result['steps']} steps, "
-        f"{result['seconds']} s on {result['device']}"
-    )
+    trained = f"{result['steps']} steps, {result['seconds']} s on {result['device']}"
     own = "".join(f", {part}=…" for part in task.own.names)
     lines = [
         "---",
@@ -54,6 +64,7 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
         "## Data",
         "",
         f"{_plain(description)}, split: {_plain(result['split'])}.",
+        *_columns(result.get("columns")),
         f"Terms of use: {_terms(result)}.",
         "",
         "## Figures",
@@ -62,15 +73,106 @@ def model_card(result: Mapping[str, Any], task: Task, description: str) -> str:
         "",
         *_table(["", *metrics], figures),
         "",
-        *(f"- Note: {_plain(remark)}." for remark in result["remarks"]),
-        *([""] if result["remarks"] else []),
+        *(f"- Note: {_plain(remark)}." for remark in result.get("remarks", ())),
+        *([""] if result.get("remarks") else []),
+        "## Prediction",
+        "",
+        *_table(["", "chosen on valid"], [list(fact) for fact in decoding_facts(model).items()]),
+        "",
         "## Training",
         "",
         f"Method {result['method']}, loss {result['loss']}, seed {result['seed']}: {trained}; {versions}.",
+        *_chosen_among(result.get("choice")),
         "",
-        *_table(["setting", "value"], [[name, str(value)] for name, value in result["settings"].items()]),
+        *(f"- {_plain(stage['stage'])}: {_plain(kept_epoch(stage))}." for stage in result["stages"]),
+        "",
+        *_changes(result),
     ]
     return "\n".join(lines) + "\n"
+
+
+def kept_epoch(stage: Mapping[str, Any]) -> str:
+    """Return which epoch of a stage was kept, and why the stage ended.
+
+    >>> kept_epoch({"stage": "task net", "epochs": 9, "best_epoch": 4, "ended": "5 without improvement"})
+    'epoch 4 of 9 was kept; 5 without improvement'
+    """
+    return f"epoch {stage['best_epoch']} of {stage['epochs']} was kept; {stage['ended']}"
+
+
+def decoding_facts(model: Model) -> dict[str, str]:
+    """Return the goal, decoder, threshold and temperature that a model predicts with, as a person reads them.
+
+    >>> from lossnet.build import build
+    >>> from lossnet.settings import Settings
+    >>> from lossnet.task import Task
+    >>> names, settings, task = ("cross-entropy", "none"), Settings(), Task.of_sizes(inputs=4, labels=3)
+    >>> decoding_facts(Model(build(*names, settings, task), names, settings, task))
+    {'goal': 'none was stated', 'decoder': 'tuned', 'threshold': '0.5', 'temperature': '1'}
+    """
+    decision, decoder = model.decision, model.decoder()
+    threshold = f"{decision.threshold:.4g}" if isinstance(decoder, Threshold) else "not used"
+    facts = {
+        "goal": decision.goal or "none was stated",
+        "decoder": model.task.output.default_decoder(decision),
+        "threshold": threshold,
+        "temperature": temperature(model.calibration),
+    }
+    return facts | ({"doubt": decision.doubt} if decision.doubt else {})
+
+
+def temperature(calibration: Calibration) -> str:
+    """Return the temperature of a calibration, or the range of labels' temperatures.
+
+    >>> temperature(Calibration((0.8,))), temperature(Calibration((0.5, 1.0, 0.8)))
+    ('1.25', '1 to 2, one for each label (median 1.25)')
+    """
+    values = [1 / scale if scale else math.inf for scale in calibration.scales]
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
+    return f"{min(values):.4g} to {max(values):.4g}, one for each label (median {median(values):.4g})"
+
+
+def changed_settings(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, and parts of its author's own, that are not the default ones.
+
+    >>> changed_settings({"settings": {"epochs": 7}, "parts": {"optimizer": "SGD", "energy": None}})
+    {'epochs': 7, 'optimizer': 'SGD'}
+    """
+    parts = {name: part for name, part in (result.get("parts") or {}).items() if part is not None}
+    return {**changed(result["settings"]), **parts}
+
+
+def _changes(result: Mapping[str, Any]) -> list[str]:
+    changes = changed_settings(result)
+    if not changes:
+        return ["All settings are the default ones."]
+    text = "Settings that are not the default ones; `model.json` has all of them."
+    return [text, "", *_table(["setting", "value"], [[name, str(value)] for name, value in changes.items()])]
+
+
+def _columns(columns: Mapping[str, Any] | None) -> list[str]:
+    """Return a line about the columns that are inputs, and one about those that are not."""
+    if columns is None:
+        return []
+    used, dropped = columns["used"], [f"{name} ({why})" for name, why in columns["dropped"].items()]
+    parts = [("Columns used", used), ("Columns left out", dropped)]
+    return [f"{title} ({len(names)}): {_plain(_some(names))}." for title, names in parts if names]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = [f"… and {len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return ", ".join([*names[:_MOST_NAMES], *more])
+
+
+def _chosen_among(choice: Mapping[str, Any] | None) -> list[str]:
+    """Return a line about the search in which the method was chosen, if there was one."""
+    if choice is None:
+        return []
+    figures = {one["name"]: one["score"] for one in choice["candidates"]}
+    by = f"by {metric(choice['metric']).title} for the goal {choice['goal']}"
+    best = f"{figures[choice['chosen']]:.4f}"
+    return ["", _plain(f"{choice['chosen']} was chosen of {len(figures)} candidates {by} ({best}).")]
 
 
 def _terms(result: Mapping[str, Any]) -> str:

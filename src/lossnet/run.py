@@ -256,7 +256,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "parts": parts_of(run),
     }
     if output is not None and processes.first:
-        fitted.model.save(output / "model", model_card(result, fitted.model.task, data.description))
+        fitted.model.save(output / "model", model_card(result, fitted.model, data.description))
         lines = [json.dumps(entry) for entry in fitted.history]
         (output / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         write_json(output / "result.json", result)

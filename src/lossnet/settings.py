@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "checked", "from_text"]
+__all__ = ["GROUPS", "Setting", "Settings", "all_settings", "changed", "checked", "from_text"]
 
 #: the groups of settings, in order, and what each is about
 GROUPS = {
@@ -262,6 +262,16 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in typed.items():
         known[name].check(value)
     return typed
+
+
+def changed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a run's settings that are not as they are by default.
+
+    >>> changed({"epochs": 7, "clip": Settings().clip})
+    {'epochs': 7}
+    """
+    defaults = {name: one.default for name, one in all_settings().items()}
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 def of_type(name: str, value: Any, kind: Any) -> Any:

@@ -22,7 +22,7 @@ from lossnet.model import Model
 from lossnet.model import load as load_model
 from lossnet.outputs import Labels, Output
 from lossnet.report import evidence, write
-from lossnet.report.evidence import collect
+from lossnet.report.evidence import collect, load_models
 from lossnet.report.markup import VOID
 from lossnet.report.runs import compare, read_run
 from lossnet.run import Run, train
@@ -248,7 +248,7 @@ def test_the_energy_is_asked_about_the_most_frequent_labels_only(tmp_path, monke
     train(Run(str(tmp_path / "many.csv"), "seal", output=tmp_path / "run", **options))
     comparison = compare([read_run(tmp_path / "run")])
     told = []
-    predictions = collect(comparison, None, told.append)
+    predictions = collect(comparison, load_models(comparison), None, told.append)
     passes = []
     grad = torch.autograd.grad
     monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kw: passes.append(1) or grad(*args, **kw))

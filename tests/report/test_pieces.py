@@ -67,7 +67,7 @@ def test_signed_values_survive_what_is_not_finite():
 def test_a_heat_map_names_its_rows_and_columns():
     drawn = heat_map(np.eye(2), "what", ["a<b", "a very long name indeed"])
     assert drawn.count("a&lt;b") == 2
-    assert drawn.count("<title>a very long name indeed</title>a very long nam…<") == 2
+    assert drawn.count("<title>a very long name indeed</title>a very long na…<") == 2
     assert "<text" not in heat_map(np.eye(2), "what")
 
 

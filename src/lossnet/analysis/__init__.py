@@ -7,6 +7,7 @@ energy wants more of it.  `lossnet.outputs.panels` draws what these compute.
 from lossnet.analysis.labels import Interactions, LabelScores, Pair, hessian, label_scores, pull_along
 from lossnet.analysis.masks import mask_pull
 from lossnet.analysis.probabilities import (
+    Average,
     PrecisionRecall,
     Reliability,
     precision_recall,
@@ -25,6 +26,7 @@ from lossnet.analysis.tags import (
 )
 
 __all__ = [
+    "Average",
     "Confusion",
     "Curve",
     "Estimate",

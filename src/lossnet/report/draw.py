@@ -31,6 +31,8 @@ _LARGEST = 512
 _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 #: the widest name beside a heat map
 _LONGEST_NAME = 100
+#: widths of letters that are wider or narrower than most, in DejaVu Sans, which is wide
+_WIDTHS = {4.5: " .,:;'|!iljtfrI()[]/-", 9.4: "<>=+~#^w", 11.0: "mMW@%—…"}
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
 
 
@@ -170,11 +172,12 @@ def unit_chart(
     up: str,
     points: Sequence[Point] = (),
     counts: Sequence[int] = (),
+    diagonal: bool = False,
 ) -> Markup:
     """Draw lines and points whose coordinates are shares from 0 to 1.
 
     ``counts`` of bins of equal width along the horizontal axis stand at its foot as bars, on a logarithmic
-    scale.
+    scale; the ``diagonal`` is where shares agree.
     """
     height, left, right, top, bottom = 330, 50, 10, 44, 34
     x_axis = _Axis([0.0, 1.0], left, WIDTH - right, pad=0.0)
@@ -188,6 +191,9 @@ def unit_chart(
         low, high = y_axis.at(0), y_axis.at(0.25 * math.log1p(count) / most)
         box = {"x": start + 1, "y": high, "width": round(end - start - 2, 1), "height": round(low - high, 1)}
         parts.append(tag("rect", tag("title", f"{count:,}"), **box, class_="bar"))
+    if diagonal:
+        ends = {"x1": x_axis.start, "y1": y_axis.start, "x2": x_axis.end, "y2": y_axis.end}
+        parts.append(tag("line", **ends, class_="diagonal"))
     parts += _shapes(lines, x_axis, y_axis)
     for point in points:
         place = f"translate({x_axis.at(point.x)} {y_axis.at(point.y)})"
@@ -333,8 +339,7 @@ def text_width(text: str) -> float:
 def _letter_width(letter: str) -> float:
     if unicodedata.east_asian_width(letter) in "WF":
         return 11.5
-    if letter in "mwMW@%—…":
-        return 10.5
-    if letter in " .,:;'|!iljtfrI()[]-":
-        return 4.0
-    return 8.0 if letter.isupper() else 6.5
+    for width, letters in _WIDTHS.items():
+        if letter in letters:
+            return width
+    return 8.6 if letter.isupper() else 7.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lossnet.data import Examples
+from lossnet.decoding import Calibration
 from lossnet.energies import Energy
 from lossnet.loading import Loaded, load
 from lossnet.model import Model, load_energy
@@ -33,12 +34,22 @@ class Section(NamedTuple):
     body: Markup
 
 
+class Trained(NamedTuple):
+    """A run of the group called ``title``, its model, and its data if they are still in memory."""
+
+    title: str
+    run: Finished
+    model: Model
+    data: Loaded | None
+
+
 class RunOutput(NamedTuple):
-    """A run's model and its relaxed predictions ``(instances, *event)``."""
+    """A run's model and its relaxed predictions ``(instances, *event)``, calibrated and before that."""
 
     run: Finished
     model: Model
     relaxed: Tensor
+    uncalibrated: Tensor
 
     def chosen(self) -> Tensor:
         """Return predictions ``(instances, *event)`` decoded as ``lossnet predict`` does by default."""
@@ -93,22 +104,26 @@ class Evidence:
         return self.subject.model.task.input.picture(self.rows.source, number)
 
 
-def collect(
-    comparison: Comparison, data_dir: Path | None, tell: Tell, fresh: Fresh | None = None
-) -> Evidence:
-    """Predict by models and data that are ``fresh`` or read; a ValueError or OSError says what is missing."""
+def load_models(comparison: Comparison, fresh: Fresh | None = None) -> list[Trained]:
+    """Return the models of subject and baseline; a ValueError says which cannot be read or compared."""
     in_memory = {folder.resolve(): known for folder, known in (fresh or {}).items()}
-    runs = [
-        (group.title, run, in_memory.get(run.folder.resolve()))
-        for group in comparison.shown
-        for run in group.runs
-    ]
-    models = [load_model(run.folder) if known is None else known[0] for _, run, known in runs]
-    first, model = comparison.subject.first, models[0]
-    for (_, run, _), other in zip(runs, models, strict=True):
-        if not model.task.is_like(other.task):
-            raise ValueError(f"{first.folder} and {run.folder} have models for different inputs or outputs")
-    data = next((known[1] for _, _, known in runs if known is not None), None)
+    models = []
+    for group in comparison.shown:
+        for run in group.runs:
+            known = in_memory.get(run.folder.resolve())
+            models.append(Trained(group.title, run, *(known or (load_model(run.folder), None))))
+    first = models[0]
+    for other in models:
+        if not first.model.task.is_like(other.model.task):
+            both = f"{first.run.folder} and {other.run.folder}"
+            raise ValueError(f"{both} have models for different inputs or outputs")
+    return models
+
+
+def collect(comparison: Comparison, models: Sequence[Trained], data_dir: Path | None, tell: Tell) -> Evidence:
+    """Predict by `load_models`; a ValueError or OSError says what is missing of the data."""
+    first, model = comparison.subject.first, models[0].model
+    data = next((known.data for known in models if known.data is not None), None)
     if data is None:
         tell("reading the data")
         data = _read_data(first, model, data_dir)
@@ -116,15 +131,16 @@ def collect(
     if not model.task.matches(data.train) or len(rows) == 0:
         raise ValueError(f"the data found as {data.name} is not what the model was trained on")
     outputs: dict[str, list[RunOutput]] = {}
-    for (title, run, known), model in zip(runs, models, strict=True):
+    for title, run, model, own in models:
         tell(f"predicting: {title}, seed {run.seed}")
         weight = next(model.method.parameters(), torch.empty(0))
-        relaxed, truth = model.probabilities(rows, weight.device)
+        raw, truth = replace(model, calibration=Calibration()).probabilities(rows, weight.device)
         if truth is None:
             raise ValueError("the data have no outputs to compare predictions with")
-        output, truth_here = RunOutput(run, model, relaxed.cpu()), truth.cpu()
+        relaxed, truth_here = model.calibration(model.method.space, raw).cpu(), truth.cpu()
+        output = RunOutput(run, model, relaxed, raw.cpu())
         same = data.digest and data.digest == run.result.get("data_digest")
-        if known is None and not same:
+        if own is None and not same:
             tell(f"measuring: {title}, seed {run.seed}")
             _check(output, truth_here, data.name)
         outputs.setdefault(title, []).append(output)

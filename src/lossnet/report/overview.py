@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lossnet.analysis import Estimate, difference, estimate
+from lossnet.card import changed_settings, decoding_facts
 from lossnet.report.draw import COLOURS, Interval, Line, interval_chart, line_chart
+from lossnet.report.evidence import Trained
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.report.runs import Comparison
 from lossnet.scores import headlines, metric
+
+#: more columns than these are folded
+MOST_COLUMNS = 40
 
 
 def summary(comparison: Comparison) -> Markup:
@@ -30,6 +37,26 @@ def summary(comparison: Comparison) -> Markup:
         tag("h1", comparison.title),
         tag("p", " · ".join(facts), class_="note"),
         tag("div", *tiles, class_="tiles"),
+        _remarks(comparison),
+    )
+
+
+def _remarks(comparison: Comparison) -> Markup | None:
+    """Return what to know before believing the figures, each remark once with the runs that it is about."""
+    runs: dict[str, list[str]] = {}
+    for group in comparison.groups:
+        for run in group.runs:
+            for remark in run.result["remarks"]:
+                runs.setdefault(remark, []).append(f"{group.title}, seed {run.seed}")
+    several = sum(len(group.runs) for group in comparison.groups) > 1
+    items = [
+        tag("li", remark, tag("span", f" ({'; '.join(about)})", class_="note") if several else None)
+        for remark, about in runs.items()
+    ]
+    if not items:
+        return None
+    return tag(
+        "div", tag("b", "Before you believe these figures"), tag("ul", *items), class_="missing remarks"
     )
 
 
@@ -120,13 +147,92 @@ def curves(comparison: Comparison) -> Markup:
     return join(*parts)
 
 
+def choices(comparison: Comparison) -> Markup:
+    """Return how each run's method was chosen among candidates; nothing where none was."""
+    headings: dict[Markup, str] = {}
+    for group in comparison.groups:
+        for run in group.runs:
+            if (choice := run.result["choice"]) is not None:
+                headings.setdefault(_choice(choice), f"{group.title}, seed {run.seed}")
+    several = len(headings) > 1
+    return join(*(join(tag("h3", heading) if several else None, part) for part, heading in headings.items()))
+
+
+def _choice(choice: Mapping[str, Any]) -> Markup:
+    """Return candidates with their standard errors, as dots and as a table, the best first."""
+    known = metric(choice["metric"])
+    sign = 1 if known.higher_is_better is False else -1
+    candidates = sorted(choice["candidates"], key=lambda one: (math.isnan(one["score"]), sign * one["score"]))
+    intervals, rows = [], []
+    for one in candidates:
+        score, error = 100 * one["score"], 100 * one["error"]
+        is_chosen = one["name"] == choice["chosen"]
+        name = f"✓ {one['name']}" if is_chosen else one["name"]
+        if not math.isnan(score):
+            half = None if math.isnan(error) else error
+            intervals.append(Interval(name, score, half, colour=0 if is_chosen else 1))
+        cells = ["–" if math.isnan(value) else f"{value:.2f}" for value in (score, error)]
+        seconds = "–" if math.isnan(one["seconds"]) else f"{one['seconds']:.3g}"
+        kind = "differs" if is_chosen else ""
+        rows.append([Cell(name, kind=kind), *(Cell(text, kind=kind) for text in (*cells, seconds))])
+    title = f"{_title(choice['metric'])}, mean ± standard error"
+    text = f"{choice['chosen']} (✓) was chosen for the goal {choice['goal']}. Means are in points."
+    chart = tag("figure", interval_chart(title, intervals)) if intervals else None
+    return join(
+        tag("p", text),
+        tag("div", chart, class_="charts"),
+        table(["candidate", "mean", "standard error", "seconds"], rows),
+    )
+
+
+def training(comparison: Comparison, models: Sequence[Trained]) -> Markup:
+    """Return which epoch each run kept and why it ended, and how subject and baseline predict."""
+    rows = [
+        [
+            Cell(f"{group.title}, seed {run.seed}"),
+            Cell(str(stage["stage"]), kind="words"),
+            Cell(f"{stage['best_epoch']} of {stage['epochs']}"),
+            Cell(str(stage["ended"]), kind="words"),
+        ]
+        for group in comparison.groups
+        for run in group.runs
+        for stage in run.result["stages"]
+    ]
+    parts = [missing("These runs do not say which epochs they kept.")]
+    if rows:
+        parts = [table(["run", "stage", "epoch kept", "ended because"], rows)]
+    if models:
+        facts = [decoding_facts(known.model) for known in models]
+        names = dict.fromkeys(name for one in facts for name in one)
+        runs = [f"{known.title}, seed {known.run.seed}" for known in models]
+        cells = [
+            [Cell(run), *(Cell(one.get(name, "–"), kind="words") for name in names)]
+            for run, one in zip(runs, facts, strict=True)
+        ]
+        text = (
+            "Chosen on validation data. Probabilities are calibrated by the temperature; then the decoder "
+            "makes outputs of them, as “lossnet predict” does by default."
+        )
+        parts += [tag("h3", "How it predicts"), tag("p", text), table(["run", *names], cells)]
+    return join(*parts)
+
+
 def settings(comparison: Comparison) -> Markup:
-    """Return every setting, and where the runs come from; what differs is bold."""
+    """Return the settings that were changed, all others, columns, and where the runs come from.
+
+    What differs between groups is bold.
+    """
     groups = comparison.groups
     results = [group.first.result for group in groups]
     chosen = [result["settings"] for result in results]
-    names = dict.fromkeys(name for one in chosen for name in one)
-    every = {name.replace("_", " "): [one.get(name, "–") for one in chosen] for name in names}
+    changes = [changed_settings(result) for result in results]
+    names = dict.fromkeys(name for one in (*changes, *chosen) for name in one)
+    every = {
+        name: [one.get(name, own.get(name, "–")) for one, own in zip(chosen, changes, strict=True)]
+        for name in names
+    }
+    changed = {name: values for name, values in every.items() if any(name in one for one in changes)}
+    others = {name: values for name, values in every.items() if name not in changed}
     origin = {
         "seeds": [", ".join(str(run.seed) for run in group.runs) for group in groups],
         "folders": [", ".join(str(run.folder) for run in group.runs) for group in groups],
@@ -135,12 +241,35 @@ def settings(comparison: Comparison) -> Markup:
         "commit": [str(result.get("commit") or "–")[:12] for result in results],
         "versions": [", ".join(f"{k} {v}" for k, v in result["versions"].items()) for result in results],
     }
-    heading = ["", *(group.title for group in groups)]
-    tables = []
-    for part in (every, origin):
+
+    def of(values: Mapping[str, Sequence[Any]]) -> Markup:
         rows = []
-        for name, values in part.items():
-            kind = "words differs" if len(set(map(str, values))) > 1 else "words"
-            rows.append([Cell(name), *(Cell(str(value), kind=kind) for value in values)])
-        tables.append(table(heading, rows))
-    return join(*tables)
+        for name, row in values.items():
+            kind = "words differs" if len(set(map(str, row))) > 1 else "words"
+            rows.append([Cell(name.replace("_", " ")), *(Cell(str(value), kind=kind) for value in row)])
+        return table(["", *(group.title for group in groups)], rows)
+
+    return join(
+        tag("h3", "Changed"),
+        tag("p", "By a recipe, flags or arguments; all others are the default ones.", class_="note"),
+        of(changed) if changed else tag("p", "None: all settings are the default ones."),
+        tag("details", tag("summary", f"{len(others)} default settings"), of(others)) if others else None,
+        _columns(comparison),
+        tag("h3", "Origin"),
+        of(origin),
+    )
+
+
+def _columns(comparison: Comparison) -> Markup | None:
+    """Return the columns that are inputs, and those that are not with the reasons."""
+    columns = comparison.subject.first.result["columns"]
+    if columns is None:
+        return None
+    used, dropped = columns["used"], columns["dropped"]
+    chips = tag("p", *(tag("span", name, class_="chip") for name in used), class_="legend")
+    shown = chips
+    if len(used) > MOST_COLUMNS:
+        shown = tag("details", tag("summary", f"{len(used)} columns"), chips)
+    rows = [[Cell(name), Cell(reason, kind="words")] for name, reason in dropped.items()]
+    left_out = join(tag("h3", f"Columns left out ({len(rows)})"), table(["column", "why"], rows))
+    return join(tag("h3", f"Columns used ({len(used)})"), shown, left_out if rows else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,13 @@ def read_run(folder: Path | str) -> Finished:
         for name in ("settings", "source", "versions"):
             result[name] = dict(result.get(name) or {})
         result["seconds"] = float(result.get("seconds", math.nan))
+        result["remarks"] = [str(remark) for remark in result.get("remarks") or ()]
+        result["stages"] = [
+            {**stage, "best_epoch": int(stage["best_epoch"]), "epochs": int(stage["epochs"])}
+            for stage in result.get("stages") or ()  # older runs have none
+            if stage["stage"] and stage["ended"]
+        ]
+        result["columns"], result["choice"] = _columns(result), _choice(result)
         seed, part = int(result["seed"]), "test" if "test" in result["metrics"] else "valid"
         finite = {
             part: {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
@@ -59,6 +66,29 @@ def read_run(folder: Path | str) -> Finished:
         return Finished(folder, result, trajectories(read_history(folder)), seed, part, finite[part])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / 'history.jsonl'}: not a run's history ({error})") from error
+
+
+def _columns(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the names of columns that are used, and the reason why each other one is not."""
+    if not (columns := result.get("columns")):
+        return None
+    dropped = {str(name): str(reason) for name, reason in columns["dropped"].items()}
+    return {"used": [str(name) for name in columns["used"]], "dropped": dropped}
+
+
+def _choice(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how the method was chosen among candidates, whose figures are NaN where they have none."""
+    if not (choice := result.get("choice")):
+        return None
+    candidates = [
+        {"name": str(one["name"])}
+        | {
+            key: math.nan if one.get(key) is None else float(one[key])
+            for key in ("score", "error", "seconds")
+        }
+        for one in choice["candidates"]
+    ]
+    return {key: str(choice[key]) for key in ("goal", "metric", "chosen")} | {"candidates": candidates}
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,33 +10,63 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lossnet.analysis import Interactions, hessian, label_scores, pull_along
+from lossnet.analysis import (
+    Average,
+    Interactions,
+    hessian,
+    label_scores,
+    precision_recall,
+    precision_recall_curve,
+    pull_along,
+)
 from lossnet.energies import Energy
 from lossnet.model import ModelError
-from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table, strip
-from lossnet.report.draw import Line, draw_pixels, line_chart, pixel_places
+from lossnet.outputs.panels.parts import (
+    calibration,
+    cards,
+    correlation,
+    heat_maps,
+    pair_tables,
+    score_table,
+    strip,
+)
+from lossnet.report.draw import (
+    SHAPES,
+    Line,
+    Point,
+    draw_pixels,
+    line_chart,
+    pixel_places,
+    shape_key,
+    unit_chart,
+)
 from lossnet.report.evidence import Evidence, Section, Tell
-from lossnet.report.markup import Markup, join, missing, tag
+from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 
 #: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples
 ASKED, NAMED, EXAMPLES = 100, 24, 12
 #: instances that the energy is asked about, fewer where labels are many, to take seconds at most
 INSTANCES, FEWEST, SECOND_DERIVATIVES = 100, 10, 2e7
 
+#: probabilities of more labels than these are not searched for the highest expected F1
+MOST_EXPECTED = 5_000_000
+
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
-    """Return what the energy learned, each label, and examples."""
+    """Return what the energy learned, each label, precision at each recall, calibration, and examples."""
     scores = score_table(
         evidence,
         "label",
         evidence.subject.model.label_names,
         evidence.truth.sum(0).tolist(),
         lambda output: label_scores(output.chosen(), evidence.truth),
-        "labels chosen at each model’s tuned threshold, as “lossnet predict” does.",
+        "labels chosen as “lossnet predict” does by default.",
     )
     return [
         Section("What the energy learned", _learned(evidence, tell)),
         Section("Labels", scores),
+        Section("Precision and recall", _precision_recall(evidence)),
+        calibration(evidence, "of each label of each row", lambda output, relaxed: (relaxed, evidence.truth)),
         Section("Examples", _examples(evidence)),
     ]
 
@@ -116,6 +147,50 @@ def _pulls(
         charts.append(tag("figure", chart, tag("figcaption", f"pull on {other} as {one} goes from 0 to 1")))
     legend = [tag("span", f"label at {value}", class_=f"key c{colour}") for colour, value in enumerate(at)]
     return join(tag("p", *legend, class_="legend"), tag("div", *charts, class_="charts"))
+
+
+def _precision_recall(evidence: Evidence) -> Markup:
+    """Return precision and recall as the threshold varies, and those of each way to choose labels."""
+    if not evidence.truth.any():
+        return missing(f"Nothing to show: no label is true in {evidence.part} data.")
+    model, relaxed = evidence.subject.model, evidence.subject.relaxed
+    output, decision = model.task.output, model.decision
+    chosen = {}
+    for shape, name in zip(SHAPES, output.decoders, strict=False):
+        if name == "expected-f1" and (decision.doubt or relaxed.numel() > MOST_EXPECTED):
+            continue
+        chosen[name] = shape, model.decoder(name)(relaxed)
+    charts, cells = [], {name: [Cell(name)] for name in chosen}
+    default = output.default_decoder(decision)
+    averages: dict[Average, str] = {"micro": "over all labels of all rows", "macro": "the mean over labels"}
+    for average, title in averages.items():
+        lines, points = [], []
+        for colour, (who, one) in enumerate(evidence.first_seeds.items()):
+            curve = precision_recall_curve(one.relaxed, evidence.truth, average)
+            lines.append(Line(who, curve.recall.tolist(), curve.precision.tolist(), colour))
+        for name, (shape, labels) in chosen.items():
+            precision, recall = map(float, precision_recall(labels, evidence.truth, average))
+            points.append(Point(name, recall, precision, shape))
+            for value in (precision, recall):
+                cells[name].append(Cell("–" if math.isnan(value) else f"{100 * value:.1f}"))
+        shown = [point for point in points if math.isfinite(point.x + point.y)]
+        charts.append(tag("figure", unit_chart(f"{average}: {title}", lines, "recall", "precision", shown)))
+    legend = [tag("span", who, class_=f"key c{colour}") for colour, who in enumerate(evidence.outputs)] + [
+        tag("span", shape_key(shape), name) for name, (shape, _) in chosen.items()
+    ]
+    text = (
+        f"Lines: one threshold for all labels, from high to low, on {evidence.part} data (first seed). "
+        f"Points: ways to choose labels by {evidence.comparison.subject.title}; “lossnet predict” "
+        f"takes {default} by default. Micro averages count all labels of all rows alike; macro averages are "
+        "means over labels, those that are predicted for precision, those that are true for recall."
+    )
+    heading = ["decoder", "precision, micro", "recall, micro", "precision, macro", "recall, macro"]
+    return join(
+        tag("p", text),
+        tag("p", *legend, class_="legend"),
+        tag("div", *charts, class_="charts"),
+        table(heading, list(cells.values())),
+    )
 
 
 def _examples(evidence: Evidence) -> Markup:

@@ -6,7 +6,7 @@ import torch
 
 from lossnet.analysis import mask_pull
 from lossnet.model import ModelError
-from lossnet.outputs.panels.parts import cards, strip
+from lossnet.outputs.panels.parts import calibration, cards, strip
 from lossnet.report.draw import image, signed
 from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Markup, join, missing, tag
@@ -16,7 +16,7 @@ EXAMPLES = 12
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
-    """Return examples, with the energy's pull ``−∂E/∂y`` on each mask."""
+    """Return the calibration, and examples with the energy's pull ``−∂E/∂y`` on each mask."""
     tell("asking the energy")
     numbers = evidence.spaced(EXAMPLES)
     model, truth, note = evidence.subject.model, evidence.truth[numbers], evidence.selection("images")
@@ -48,4 +48,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
             note += f" On these images it pulls {100 * share:.0f} % of the wrong pixels towards the truth."
     rows = zip(numbers.tolist(), zip(*columns, strict=True), strict=True)
     examples = cards(evidence, {number: strip(figures) for number, figures in rows})
-    return [Section("Examples", join(tag("p", note), without, examples))]
+    of_pixels = calibration(
+        evidence, "of each pixel to be foreground", lambda output, relaxed: (relaxed, evidence.truth)
+    )
+    return [of_pixels, Section("Examples", join(tag("p", note), without, examples))]

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lossnet.analysis import Interactions, LabelScores
+from lossnet.analysis import Interactions, LabelScores, Reliability, reliability
 from lossnet.analysis.labels import Pairs
-from lossnet.report.draw import heat_map
-from lossnet.report.evidence import Evidence, RunOutput
+from lossnet.card import temperature
+from lossnet.report.draw import Line, heat_map, unit_chart
+from lossnet.report.evidence import Evidence, RunOutput, Section
 from lossnet.report.markup import Cell, Markup, join, sortable, table, tag, with_sign
 
 #: pairs in a list
@@ -99,6 +100,70 @@ def score_table(
         tag("p", f"{text} A dash: neither predicted nor true."),
         sortable(f"{what}s-table", heading, rows, f"filter {what}s by name", hide_on_phone=(2, 3, 5)),
     )
+
+
+def calibration(
+    evidence: Evidence, of: str, judged: Callable[[RunOutput, Tensor], tuple[Tensor, Tensor]]
+) -> Section:
+    """Return the section about whether probabilities are right, before calibration and after.
+
+    ``judged`` maps a run's output and its probabilities ``(instances, *event)`` to those that are ``of`` what
+    may happen, and whether it happened, in any one shape.
+    """
+    lines, legend, rows = [], [], []
+    shown = Reliability(*torch.empty(3, 0))
+    for colour, (title, outputs) in enumerate(evidence.outputs.items()):
+        pairs = [
+            [reliability(*judged(output, values)) for values in (output.uncalibrated, output.relaxed)]
+            for output in outputs
+        ]
+        before, after = pairs[0]
+        shown = after if colour == 0 else shown
+        for name, found, dashed in ((f"{title}, before", before, True), (f"{title}, after", after, False)):
+            line = Line(name, found.predicted.tolist(), found.frequency.tolist(), colour, dashed)
+            lines.append(line)
+            legend.append(tag("span", name, class_=f"key c{colour}{' dashes' * dashed}"))
+        for output, (before, after) in zip(outputs, pairs, strict=True):
+            cells = [temperature(output.model.calibration), *(f"{one.error:.4f}" for one in (before, after))]
+            rows.append([Cell(f"{title}, seed {output.run.seed}"), *map(Cell, cells)])
+    chart = unit_chart(
+        "Reliability",
+        lines,
+        "probability",
+        "how often it is true",
+        counts=shown.counts.tolist(),
+        diagonal=True,
+    )
+    bins = len(shown.counts)
+    numbers = [
+        [Cell(f"{index / bins:g} to {(index + 1) / bins:g}"), Cell(f"{count:,}")]
+        + [Cell("–" if math.isnan(value) else f"{value:.4f}") for value in values]
+        for index, (*values, count) in enumerate(zip(*map(Tensor.tolist, shown), strict=True))
+    ]
+    text = (
+        f"Probabilities {of}, in {bins} bins of equal width, beside how often it is so in {evidence.part} "
+        "data: on the diagonal they are right, below it too high. Bars count what is in each bin, on a "
+        "logarithmic scale. Calibration divides logits by a temperature that was fitted on validation data. "
+        "The expected calibration error (ECE) is the mean of |probability − frequency| over bins, weighted "
+        "by their counts."
+    )
+    body = join(
+        tag("p", text),
+        tag("p", *legend, class_="legend"),
+        tag(
+            "div",
+            tag("figure", chart),
+            table(["run", "temperature", "ECE before", "after"], rows),
+            class_="charts",
+        ),
+        tag(
+            "details",
+            tag("summary", "the bins as numbers"),
+            table(["bin", "count", "probability", "frequency"], numbers),
+            tag("p", f"{evidence.comparison.subject.title}, first seed, after calibration.", class_="note"),
+        ),
+    )
+    return Section("Calibration", body)
 
 
 def cards(evidence: Evidence, bodies: Mapping[int, Markup]) -> Markup:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lossnet.analysis import (
     Transitions,
@@ -16,7 +17,7 @@ from lossnet.analysis import (
     span_kind_scores,
     tag_scores,
 )
-from lossnet.outputs.panels.parts import cards, correlation, heat_maps, pair_tables, score_table
+from lossnet.outputs.panels.parts import calibration, cards, correlation, heat_maps, pair_tables, score_table
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.spans import find_spans
@@ -30,7 +31,7 @@ COLOURS = 7
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
-    """Return what the energy learned, each kind of span if tags mark any, each tag, and examples."""
+    """Return what the energy learned, each kind of span if any, each tag, calibration, and examples."""
     panel = _Panel(evidence)
     tell(f"asking the energy about {len(panel.names)} tags")
     parts = [Section("What the energy learned", panel.learned())]
@@ -55,6 +56,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         "counted over tokens.",
     )
     parts.append(Section("Tags", join(tags, panel.confusions())))
+    parts.append(calibration(evidence, "of each token’s chosen tag", panel.chosen_tags))
     return [*parts, Section("Examples", panel.examples())]
 
 
@@ -76,6 +78,12 @@ class _Panel:
         """Return the names of predicted tags, sentence by sentence."""
         sentences = zip(output.chosen().argmax(-1).tolist(), self.tokens, strict=True)
         return [[self.names[number] for number in row[: len(tokens)]] for row, tokens in sentences]
+
+    def chosen_tags(self, output: RunOutput, relaxed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return probabilities of the chosen tags of all tokens, and whether they are right."""
+        chosen, truth = output.chosen(), self.evidence.truth
+        real = truth.sum(-1) > 0
+        return (relaxed * chosen).sum(-1)[real], (truth * chosen).sum(-1)[real]
 
     def learned(self) -> Markup:
         evidence, names = self.evidence, self.names
