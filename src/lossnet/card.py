@@ -129,8 +129,8 @@ def temperature(calibration: Calibration) -> str:
     """
     values = [1 / scale if scale else math.inf for scale in calibration.scales]
     if len(values) == 1:
-        return f"{values[0]:.4g}"
-    return f"{min(values):.4g} to {max(values):.4g}, one for each label (median {median(values):.4g})"
+        return f"{values[0]:.3g}"
+    return f"{min(values):.3g} to {max(values):.3g}, one for each label (median {median(values):.3g})"
 
 
 def changed_settings(result: Mapping[str, Any]) -> dict[str, Any]:

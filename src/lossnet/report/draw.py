@@ -33,6 +33,8 @@ _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")
 _LONGEST_NAME = 100
 #: widths of letters that are wider or narrower than most, in DejaVu Sans, which is wide
 _WIDTHS = {4.5: " .,:;'|!iljtfrI()[]/-", 9.4: "<>=+~#^w", 11.0: "mMW@%—…"}
+#: about as many numbers stand at a vertical axis
+_TICKS = 5
 _BLUE, _ORANGE = (33, 102, 204), (224, 102, 16)
 
 
@@ -152,12 +154,13 @@ SHAPES = {
 
 def line_chart(title: str, lines: Sequence[Line], across: str) -> Markup:
     """Draw lines over a common axis, whose name is ``across``."""
-    height, left, right, top, bottom = 210, 50, 10, 26, 34
+    height, right, top, bottom = 210, 10, 26, 34
     every = [point for line in lines for point in _finite(line)]
     if not every:
         return Markup("")
-    x_axis = _Axis([x for x, _ in every], left, WIDTH - right, pad=0.0)
     y_axis = _Axis([y for _, y in every], height - bottom, top, pad=0.05)
+    left = max(50.0, *(8 + text_width(text) for _, text in y_axis.ticks(_TICKS)))
+    x_axis = _Axis([x for x, _ in every], left, WIDTH - right, pad=0.0)
     whole = all(float(x).is_integer() for x, _ in every)  # epochs, which have no fractions
     parts = [_text(title, WIDTH - left - right, x=left, y=15, class_="heading")]
     parts += _grid(x_axis, y_axis, whole)
@@ -216,7 +219,7 @@ def _finite(line: Line) -> list[tuple[float, float]]:
 def _grid(x_axis: _Axis, y_axis: _Axis, whole: bool = False) -> list[Markup]:
     """Return lines at round numbers of the vertical axis, and the numbers of both."""
     parts = []
-    for y, text in y_axis.ticks(5):
+    for y, text in y_axis.ticks(_TICKS):
         parts.append(tag("line", x1=x_axis.start, x2=x_axis.end, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", text, x=x_axis.start - 6, y=round(y + 3.5, 1), text_anchor="end"))
     for x, text in x_axis.ticks(6, whole):

@@ -50,10 +50,13 @@ class Cell(NamedTuple):
     kind: str = ""
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
-    """Return a table that scrolls by itself where it is too wide for the page."""
+def table(heading: Sequence[str], rows: Sequence[Sequence[Cell]], kind: str | None = None) -> Markup:
+    """Return a table that scrolls by itself where it is too wide for the page.
+
+    One of the ``kind`` "texts" has its cells begin at the left, as numbers' do not.
+    """
     head = [tag("th", name, scope="col") for name in heading]
-    return tag("div", tag("table", *_content(head, rows)), class_="scroll")
+    return tag("div", tag("table", *_content(head, rows), class_=kind), class_="scroll")
 
 
 def sortable(

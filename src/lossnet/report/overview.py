@@ -200,20 +200,23 @@ def training(comparison: Comparison, models: Sequence[Trained]) -> Markup:
     ]
     parts = [missing("These runs do not say which epochs they kept.")]
     if rows:
-        parts = [table(["run", "stage", "epoch kept", "ended because"], rows)]
+        parts = [table(["run", "stage", "epoch kept", "ended because"], rows, "texts")]
     if models:
-        facts = [decoding_facts(known.model) for known in models]
-        names = dict.fromkeys(name for one in facts for name in one)
-        runs = [f"{known.title}, seed {known.run.seed}" for known in models]
-        cells = [
-            [Cell(run), *(Cell(one.get(name, "–"), kind="words") for name in names)]
-            for run, one in zip(runs, facts, strict=True)
-        ]
+        facts: dict[str, list[dict[str, str]]] = {}
+        for known in models:
+            facts.setdefault(known.title, []).append(decoding_facts(known.model))
+        names = dict.fromkeys(name for seeds in facts.values() for one in seeds for name in one)
+        cells = []
+        for name in names:
+            values = [
+                "; ".join(dict.fromkeys(one.get(name, "–") for one in seeds)) for seeds in facts.values()
+            ]
+            cells.append([Cell(name), *(Cell(value, kind="words") for value in values)])
         text = (
             "Chosen on validation data. Probabilities are calibrated by the temperature; then the decoder "
             "makes outputs of them, as “lossnet predict” does by default."
         )
-        parts += [tag("h3", "How it predicts"), tag("p", text), table(["run", *names], cells)]
+        parts += [tag("h3", "How it predicts"), tag("p", text), table(["", *facts], cells, "texts")]
     return join(*parts)
 
 
@@ -271,5 +274,5 @@ def _columns(comparison: Comparison) -> Markup | None:
     if len(used) > MOST_COLUMNS:
         shown = tag("details", tag("summary", f"{len(used)} columns"), chips)
     rows = [[Cell(name), Cell(reason, kind="words")] for name, reason in dropped.items()]
-    left_out = join(tag("h3", f"Columns left out ({len(rows)})"), table(["column", "why"], rows))
+    left_out = join(tag("h3", f"Columns left out ({len(rows)})"), table(["column", "why"], rows, "texts"))
     return join(tag("h3", f"Columns used ({len(used)})"), shown, left_out if rows else None)

@@ -43,8 +43,9 @@ from lossnet.report.draw import (
 from lossnet.report.evidence import Evidence, Section, Tell
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 
-#: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples
-ASKED, NAMED, EXAMPLES = 100, 24, 12
+#: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples;
+#: labels of one that are not folded
+ASKED, NAMED, EXAMPLES, CHIPS = 100, 24, 12, 20
 #: instances that the energy is asked about, fewer where labels are many, to take seconds at most
 INSTANCES, FEWEST, SECOND_DERIVATIVES = 100, 10, 2e7
 
@@ -181,8 +182,8 @@ def _precision_recall(evidence: Evidence) -> Markup:
     text = (
         f"Lines: one threshold for all labels, from high to low, on {evidence.part} data (first seed). "
         f"Points: ways to choose labels by {evidence.comparison.subject.title}; “lossnet predict” "
-        f"takes {default} by default. Micro averages count all labels of all rows alike; macro averages are "
-        "means over labels, those that are predicted for precision, those that are true for recall."
+        f"takes “{default}” by default. Micro averages count all labels of all rows alike; macro averages "
+        "are means over labels, those that are predicted for precision, those that are true for recall."
     )
     heading = ["decoder", "precision, micro", "recall, micro", "precision, macro", "recall, macro"]
     return join(
@@ -222,10 +223,19 @@ def _examples(evidence: Evidence) -> Markup:
 
 
 def _chips(chosen: Tensor, truth: Tensor, names: Sequence[str]) -> list[Markup]:
-    """Return labels that are chosen or true, with signs unless ``chosen`` is the truth itself."""
+    """Return labels that are chosen or true, with signs unless ``chosen`` is the truth itself.
+
+    Of many, those that are true come first, and the last are folded.
+    """
     kinds = {(1, 1): ("right", "✓ "), (1, 0): ("extra", "+ "), (0, 1): ("missed", "− ")}
     chips = []
-    for index in torch.nonzero(chosen + truth).flatten().tolist():
+    indices = torch.nonzero(chosen + truth).flatten().tolist()
+    if len(indices) > CHIPS:
+        indices.sort(key=lambda index: -int(truth[index]))
+    for index in indices:
         kind, sign = kinds[int(chosen[index]), int(truth[index])] if chosen is not truth else ("", "")
         chips.append(tag("span", f"{sign}{names[index]}", class_=f"chip {kind}"))
+    if more := chips[CHIPS:]:
+        folded = tag("details", tag("summary", f"{len(more)} more"), tag("div", *more, class_="chips"))
+        return [*chips[:CHIPS], folded]
     return chips or [tag("span", "none", class_="note")]

@@ -150,15 +150,11 @@ def calibration(
     body = join(
         tag("p", text),
         tag("p", *legend, class_="legend"),
-        tag(
-            "div",
-            tag("figure", chart),
-            table(["run", "temperature", "ECE before", "after"], rows),
-            class_="charts",
-        ),
+        tag("div", tag("figure", chart), class_="charts"),
+        table(["run", "temperature", "ECE before", "ECE after"], rows),
         tag(
             "details",
-            tag("summary", "the bins as numbers"),
+            tag("summary", "The bins as numbers"),
             table(["bin", "count", "probability", "frequency"], numbers),
             tag("p", f"{evidence.comparison.subject.title}, first seed, after calibration.", class_="note"),
         ),
