@@ -11,18 +11,14 @@ import torch
 
 import lossnet
 import lossnet.run
-from lossnet.card import model_card
 from lossnet.data import MultiLabelData
 from lossnet.decoding import Decision
 from lossnet.files import write_json
-from lossnet.inputs import Features
 from lossnet.loading import load as load_data
-from lossnet.outputs import Labels
 from lossnet.outputs.labels import DecodedLabels
 from lossnet.own import OwnParts
 from lossnet.run import Run, train
 from lossnet.settings import Settings
-from lossnet.task import Task
 from lossnet.training import CheckpointError, Interrupted
 from lossnet.training.engines import Eager
 
@@ -281,34 +277,6 @@ def test_resuming_on_other_data_of_the_same_name_is_refused(tmp_path, longer, mo
         train(other)
     copy = dataclasses.replace(run, data=str(tmp_path / "copy" / "mine.csv"), resume=True)
     assert train(copy)["data_digest"]
-
-
-# ---------------------------------------------------------------- the card
-
-
-def test_a_model_has_a_card(tmp_path, digits):
-    result = train(quick(tmp_path), digits_part(digits))
-    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert card.startswith(
-        "---\nlibrary_name: lossnet\ntags: [features, labels, seal]\n---\n\n# seal (nce) on digits-pairs"
-    )
-    assert "UCI digits (CC-BY 4.0)" in card
-    assert f"| f1 | {result['metrics']['valid']['f1']:.4f} | {result['metrics']['test']['f1']:.4f} |" in card
-    for name, value in result["settings"].items():
-        assert f"| {name.replace('_', chr(92) + '_')} | {value} |" in card
-    assert "seed 0" in card
-    assert result["versions"]["torch"] in card
-
-
-def test_a_card_cannot_be_made_to_say_something_else():
-    result = {
-        "dataset": "a|b](http://x) <b>#`\n\n# fake", "split": "s", "method": "seal", "loss": "nce", "seed": 0,
-        "metrics": {"valid": {"f1": 1.0}}, "settings": {}, "source": {"data": "mine"}, "steps": 1,
-        "seconds": 1, "epochs": 1, "best_epoch": 1, "remarks": [], "device": "cpu", "versions": {},
-    }  # fmt: skip
-    card = model_card(result, Task(Features.of_size(2), Labels.of_size(2)), "the file a")
-    assert "on a\\|b\\](http://x) \\<b\\>\\#\\` \\# fake\n" in card
-    assert "not known" in card
 
 
 # ---------------------------------------------------------------- small parts
