@@ -1,8 +1,12 @@
 """The page in a real browser."""
 
+import numpy as np
 import pytest
 
+from lossnet.data import MultiLabelData
 from lossnet.report import write
+from lossnet.run import Run, carry_out
+from lossnet.settings import Settings
 
 ROWS = "[...document.querySelectorAll('#labels-table tbody tr')]"
 SHOWN = f"{ROWS}.filter(row => row.offsetParent !== null).map(row => row.cells[0].textContent)"
@@ -23,7 +27,29 @@ def tags_page(tag_runs, tmp_path_factory):
     return write(tag_runs, tmp_path_factory.mktemp("page") / "tags.html", progress=False)
 
 
-@pytest.fixture(params=["labels_page", "masks_page", "tags_page"])
+@pytest.fixture(scope="module")
+def long_names_page(tmp_path_factory):
+    """Hundreds of labels with long names, and runs in folders of long names."""
+    folder = tmp_path_factory.mktemp("long")
+    random = np.random.default_rng(0)
+    kinds = (
+        "W" * 60,
+        "Steuerbefreiungsvorschriftenverzeichnis",
+        "words, as committees write them, with",
+        "长" * 30,
+    )
+    names = [f"{kinds[number % 4]} {number}" for number in range(220)]
+    x = random.normal(size=(120, 3))
+    data = MultiLabelData.from_arrays(x, random.random((120, 220)) < 0.2, label_names=names)
+    settings = Settings(epochs=1, task_hidden=8, energy_hidden=8, global_hidden=4, samples=2)
+    fresh = {}
+    for method in ("seal", "cross-entropy"):
+        run = Run("n" * 60, method, settings=settings, output=folder / f"{method}-{'x' * 60}", progress=False)
+        fresh[run.output] = carry_out(run, data)[1:]
+    return write(list(fresh), folder / "page.html", progress=False, fresh=fresh)
+
+
+@pytest.fixture(params=["labels_page", "masks_page", "tags_page", "long_names_page"])
 def page(request):
     return request.getfixturevalue(request.param)
 
@@ -58,6 +84,17 @@ def test_the_page_never_scrolls_sideways(browser, page, width):
     browser.open(page)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("innerWidth") == width, "a phone has not zoomed out to make it fit"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_name_is_cut_off(browser, page, width):
+    """Nothing but the row of links has to be scrolled sideways to be read."""
+    browser.look(width, 844, phone=width < 500)
+    browser.open(page)
+    script = """[...document.querySelectorAll("main *:not(svg *):not(nav)")].filter(one =>
+        one.offsetParent && getComputedStyle(one).display !== "inline" && one.clientWidth > 0
+        && one.scrollWidth > one.clientWidth + 1).map(one => one.tagName + one.className + one.textContent)"""
+    assert browser.run(script) == []
 
 
 def test_no_text_of_a_chart_is_cut_off(browser, page):

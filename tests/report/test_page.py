@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import io
 import json
 import os
@@ -6,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +15,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn import metrics
+from sklearn.calibration import calibration_curve
 
 from lossnet.analysis import tag_scores
 from lossnet.build import METHODS
+from lossnet.card import decoding_facts, temperature
+from lossnet.decoding import Calibration
 from lossnet.loading import Loaded, load
 from lossnet.model import Model
 from lossnet.model import load as load_model
@@ -129,6 +134,190 @@ def test_pictures_say_what_they_show(page):
 def test_all_settings_are_there(page, label_runs):
     for name in json.loads((label_runs[0] / "result.json").read_text())["settings"]:
         assert name.replace("_", " ") in page.texts
+
+
+def section(page, title):
+    """The texts of one section, from its heading to the next section's."""
+    sections = re.findall(r'<section id="[^"]*"><h2>(.*?)</h2>(.*?)</section>', page.source, re.DOTALL)
+    return dict(sections)[title]
+
+
+def cells(markup):
+    """The rows of all tables, as texts."""
+    rows = re.findall(r"<tr>(.*?)</tr>", markup, re.DOTALL)
+    return [[unescape(cell) for cell in re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", row)] for row in rows]
+
+
+# ---------------------------------------------------------------- training, decoding and settings
+
+
+def test_the_kept_epochs_and_how_runs_predict_are_shown(labels_page, label_runs):
+    rows = cells(section(labels_page, "Training"))
+    for folder in label_runs:
+        result = json.loads((folder / "result.json").read_text())
+        (stage,) = result["stages"]
+        title = "seal (nce)" if result["method"] == "seal" else "cross-entropy"
+        kept = f"{stage['best_epoch']} of {stage['epochs']}"
+        assert [f"{title}, seed {result['seed']}", stage["stage"], kept, stage["ended"]] in rows
+    facts = [decoding_facts(load_model(folder)) for folder in label_runs]  # cross-entropy's come first
+    for name in ("goal", "decoder", "threshold", "temperature"):
+        plain, seal = ("; ".join(dict.fromkeys(one[name] for one in part)) for part in (facts[:2], facts[2:]))
+        assert [name, seal, plain] in rows
+
+
+def test_changed_settings_come_first(labels_page, label_runs):
+    changed, default = section(labels_page, "Settings").split("<details>", 1)
+    names = {row[0].replace(" ", "_") for row in cells(changed)[1:]}
+    settings = json.loads((label_runs[0] / "result.json").read_text())["settings"]
+    assert names == {name for name, value in settings.items() if value != getattr(Settings(), name)}
+    assert f"{len(settings) - len(names)} default settings" in default
+    assert {row[0].replace(" ", "_") for row in cells(default)} >= set(settings) - names
+
+
+def edited(run, folder, **changes):
+    """A copy of a run without its page, with changes to its result."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("*.html"))
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, **changes}))
+    return folder
+
+
+def test_remarks_are_shown_once_with_their_runs(label_runs, tmp_path):
+    some, all_of_them = "only <2> rows", "labels never vary"
+    runs = [
+        edited(label_runs[2], tmp_path / "one", remarks=[some, all_of_them]),
+        edited(label_runs[3], tmp_path / "other", remarks=[all_of_them]),
+    ]
+    page = Page(write(runs, progress=False))
+    place = page.texts.index("Before you believe these figures")
+    assert page.texts[place + 1 : place + 5] == [
+        some, " (seal (nce), seed 0)", all_of_them, " (seal (nce), seed 0; seal (nce), seed 1)"
+    ]  # fmt: skip
+    page = Page(write(runs[:1], progress=False))
+    place = page.texts.index("Before you believe these figures")
+    assert page.texts[place + 1 : place + 3] == [some, all_of_them]
+    page = Page(write([edited(label_runs[2], tmp_path / "third", remarks=[])], progress=False))
+    assert "Before you believe these figures" not in page.texts
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_columns_are_listed(label_runs, tmp_path, count):
+    used, dropped = [f"<{number}>" for number in range(count)], {"an & id": "all values differ"}
+    run = edited(label_runs[2], tmp_path / "run", columns={"used": used, "dropped": dropped})
+    page = Page(write([run], progress=False))
+    assert [text for text in page.texts if text in used] == used
+    assert (f"{count} columns" in page.texts) == (count > 100)
+    assert ["an & id", "all values differ"] in cells(section(page, "Settings"))
+    assert f"Columns used ({count})" in page.texts
+
+
+CANDIDATES = [
+    {"name": "cross-entropy", "score": 0.5, "error": 0.01, "seconds": 3.0},
+    {"name": "<seal>", "score": 0.75, "error": None, "seconds": 12.5},
+    {"name": "broken", "score": None, "error": None, "seconds": None},
+]
+
+
+@pytest.mark.parametrize("metric", ["f1_tuned", "hamming_loss"])
+def test_the_choice_of_a_method_is_shown(label_runs, tmp_path, metric):
+    choice = {"goal": "f1", "metric": metric, "chosen": "<seal>", "candidates": CANDIDATES}
+    run = edited(label_runs[2], tmp_path / "run", choice=choice)
+    page = Page(write([run], progress=False))
+    chosen = section(page, "Choice of method")
+    best, other = ["✓ <seal>", "75.00", "–", "12.5"], ["cross-entropy", "50.00", "1.00", "3"]
+    if metric == "hamming_loss":
+        best, other = other, best
+    assert cells(chosen)[1:] == [best, other, ["broken", "–", "–", "–"]]
+    assert chosen.count('class="dot"') == 2
+    assert chosen.count('class="line"') == 1, "one has a standard error"
+    assert "NaN" not in page.source
+
+
+def test_choices_of_several_runs_are_told_apart(label_runs, tmp_path):
+    runs = []
+    for run in label_runs[2:]:
+        candidates = [{**CANDIDATES[0], "score": 0.5 + len(runs) / 10}]
+        choice = {"goal": "f1", "metric": "f1", "chosen": "cross-entropy", "candidates": candidates}
+        runs.append(edited(run, tmp_path / run.name, choice=choice))
+    chosen = section(Page(write(runs, progress=False)), "Choice of method")
+    assert re.findall("<h3>(.*?)</h3>", chosen) == ["seal (nce), seed 0", "seal (nce), seed 1"]
+
+
+# ---------------------------------------------------------------- probabilities
+
+
+def reliability_rows(page):
+    rows = cells(section(page, "Calibration"))
+    return {row[0]: row[1:] for row in rows}
+
+
+def ece(probabilities, truth):
+    """The expected calibration error, from scikit-learn's curve."""
+    probabilities, truth = np.ravel(probabilities).astype(float), np.ravel(truth).astype(float)
+    frequency, predicted = calibration_curve(truth, probabilities, n_bins=10)
+    counts = np.bincount(np.searchsorted(np.linspace(0, 1, 11)[1:-1], probabilities), minlength=10)
+    return float(np.abs(frequency - predicted) @ counts[counts > 0] / counts.sum())
+
+
+def test_calibration_of_labels(labels_page, label_runs, table):
+    data, rows = load(table, labels=LABELS), reliability_rows(labels_page)
+    for folder in label_runs:
+        model = load_model(folder)
+        raw = dataclasses.replace(model, calibration=Calibration())
+        errors = [ece(*one.probabilities(data.test)) for one in (raw, model)]
+        title = "cross-entropy" if "cross" in folder.name else "seal (nce)"
+        name = f"{title}, seed {folder.name[-1]}"
+        assert rows[name] == [temperature(model.calibration), *(f"{error:.4f}" for error in errors)]
+
+
+def test_calibration_of_masks(masks_page, mask_runs):
+    data, model = load(mask_runs[0].parent / "squares.npz"), load_model(mask_runs[0])
+    error = ece(*model.probabilities(data.test))
+    assert reliability_rows(masks_page)["seal (nce), seed 0"][2] == f"{error:.4f}"
+    assert "Probabilities of each pixel to be foreground, in 10 bins" in masks_page.text
+
+
+def test_calibration_of_tags_is_of_those_that_are_chosen(tags_page, tag_runs):
+    model, data = load_model(tag_runs[0]), load(tag_runs[0].parent / "names")
+    relaxed, truth = model.probabilities(data.test)
+    probabilities, right = [], []
+    for sentence, chosen, true in zip(relaxed, model.decoder()(relaxed), truth, strict=True):
+        for values, mine, tag in zip(sentence, chosen, true, strict=True):
+            if tag.any():
+                probabilities.append(float(values[mine.argmax()]))
+                right.append(float(mine.argmax() == tag.argmax()))
+    rows = reliability_rows(tags_page)
+    assert rows["infnet-plus (margin), seed 0"][2] == f"{ece(probabilities, right):.4f}"
+    bins = {name: int(row[0].replace(",", "")) for name, row in rows.items() if " to " in name}
+    assert len(bins) == 10
+    assert sum(bins.values()) == len(right)
+
+
+def test_precision_and_recall_of_each_decoder(labels_page, label_runs, table):
+    """Those of label sets as scikit-learn counts them."""
+    model, data = load_model(label_runs[2]), load(table, labels=LABELS)
+    relaxed, truth = model.probabilities(data.test)
+    rows = {row[0]: row[1:] for row in cells(section(labels_page, "Precision and recall"))}
+    known = {"0.5", "tuned", "per-label"} | (set() if model.decision.doubt else {"expected-f1"})
+    assert set(rows) == {"decoder"} | known
+    shown = truth.sum(0) > 0
+    for name in known:
+        chosen = model.decoder(name)(relaxed)
+        expected = []
+        for average in ("micro", "macro"):
+            options = {"average": average, "zero_division": np.nan}
+            precision = metrics.precision_score(truth, chosen, **options)
+            recall = metrics.recall_score(truth[:, shown], chosen[:, shown], **options)
+            expected += [f"{100 * value:.1f}" for value in (precision, recall)]
+        assert rows[name] == expected
+
+
+def test_without_a_true_label_there_is_no_curve(label_runs, tmp_path):
+    comparison = compare([read_run(label_runs[2])])
+    found = collect(comparison, load_models(comparison), None, lambda text: None)
+    empty = dataclasses.replace(found, truth=torch.zeros_like(found.truth))
+    bodies = {one.title: one.body for one in found.subject.model.task.output.panels(empty, lambda text: None)}
+    assert "no label is true in test data" in bodies["Precision and recall"]
 
 
 # ---------------------------------------------------------------- labels
@@ -372,7 +561,8 @@ def test_a_kind_without_panels_has_figures_curves_and_settings(label_runs, tmp_p
 def test_metrics_are_titled_where_they_are_defined(labels_page):
     assert "Hamming loss (lower is better)" in labels_page.texts
     assert "F1, tuned threshold" in labels_page.texts
-    rows = [re.sub("<.*?>", "|", row) for row in re.findall(r"<tr>.*?</tr>", labels_page.source)]
+    rows = re.findall(r"<tr>.*?</tr>", section(labels_page, "Comparison"))
+    rows = [re.sub("<.*?>", "|", row) for row in rows]
     (threshold,) = [row for row in rows if row.startswith("||threshold|")]
     assert threshold.endswith("||||"), "one cannot be good at a threshold, so that it has no difference"
 

@@ -223,7 +223,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, whole: bool = False) -> list[Markup]:
         parts.append(tag("line", x1=x_axis.start, x2=x_axis.end, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", text, x=x_axis.start - 6, y=round(y + 3.5, 1), text_anchor="end"))
     for x, text in x_axis.ticks(6, whole):
-        parts.append(tag("text", text, x=x, y=y_axis.start + 15, text_anchor="middle"))
+        parts.append(_under(text, x, y_axis.start + 15))
     return parts
 
 
@@ -261,7 +261,7 @@ def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
     parts = [_text(title, WIDTH - left - right, x=left, y=15, class_="heading")]
     for x, text in axis.ticks(6):
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=height - 18, class_="grid"))
-        parts.append(tag("text", text, x=x, y=height - 5, text_anchor="middle"))
+        parts.append(_under(text, x, height - 5))
     for index, row in enumerate(rows):
         y = top + step * index + 25
         marks = [tag("circle", cx=axis.at(value), cy=y, r=2.5, class_="seed") for value in row.values]
@@ -314,6 +314,12 @@ def _svg(text: str, height: float, parts: Sequence[Markup]) -> Markup:
     return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=text)
 
 
+def _under(text: str, x: float, y: float) -> Markup:
+    """Return a number under its place on an axis, or as near to it as the chart's edges let it be."""
+    half = text_width(text) / 2
+    return tag("text", text, x=round(min(max(x, half), WIDTH - half), 1), y=y, text_anchor="middle")
+
+
 def _text(text: str, room: float, **attributes: Any) -> Markup:
     """Return a line of text, shortened to a width; the whole of it then shows as one points at it."""
     size = 1.25 if attributes.get("class_") == "heading" else 1.0
@@ -325,7 +331,7 @@ def shorten(text: str, room: float) -> str:
     """Return the beginning of a text that is no wider than ``room``, about, with … if there is more.
 
     >>> shorten("a name", 100), shorten("a very long name", 50)
-    ('a name', 'a very …')
+    ('a name', 'a very…')
     """
     if text_width(text) <= room:
         return text

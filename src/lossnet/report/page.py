@@ -64,7 +64,7 @@ def _free_path(folders: Sequence[Path | str]) -> Path:
     if len(folders) == 1:
         path = Path(folders[0]) / "report.html"
     else:
-        absolute = [os.path.abspath(folder) for folder in folders]
+        absolute = sorted(map(os.path.abspath, folders))
         parent = Path(os.path.commonpath(absolute))
         if parent == Path(parent.anchor) or not os.access(parent, os.W_OK):
             parent = Path.cwd()
