@@ -599,7 +599,9 @@ def _add_serve(parser: _Parser) -> None:
 
 def _add_report(parser: _Parser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
-    parser.add_argument("--output", type=Path, help="HTML file; by default report.html in the first")
+    parser.add_argument(
+        "--output", type=Path, help="HTML file; by default in the run's folder, or beside several"
+    )
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
 
 

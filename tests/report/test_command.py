@@ -1,8 +1,10 @@
 import shutil
+from pathlib import Path
 
 import pytest
 
 from lossnet.cli import main
+from lossnet.report import write
 
 
 def test_the_command(label_runs, tmp_path, capsys):
@@ -97,6 +99,14 @@ def test_runs_and_their_pages_can_be_moved(runs, tmp_path):
     for arguments in (moved[:1], moved):
         assert report(*arguments) == 0
     assert len(pages(tmp_path)) == 2
+
+
+def test_folders_given_from_here_have_a_page_named_from_here(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [run.relative_to(tmp_path) for run in runs]
+    found = write(folders, data_dir="nowhere", progress=False)
+    assert found == Path("somewhere/report-cross-entropy-0-seal-0.html")
+    assert found.is_file()
 
 
 def test_a_folder_and_one_inside_it(runs, tmp_path):

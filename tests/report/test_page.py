@@ -191,7 +191,7 @@ def test_remarks_are_shown_once_with_their_runs(label_runs, tmp_path):
     page = Page(write(runs, progress=False))
     place = page.texts.index("Before you believe these figures")
     assert page.texts[place + 1 : place + 5] == [
-        some, " (seal (nce), seed 0)", all_of_them, " (seal (nce), seed 0; seal (nce), seed 1)"
+        some, " (seal (nce), seed 0)", all_of_them, " (all runs)"
     ]  # fmt: skip
     page = Page(write(runs[:1], progress=False))
     place = page.texts.index("Before you believe these figures")

@@ -48,11 +48,11 @@ def _remarks(comparison: Comparison) -> Markup | None:
         for run in group.runs:
             for remark in run.result["remarks"]:
                 runs.setdefault(remark, []).append(f"{group.title}, seed {run.seed}")
-    several = sum(len(group.runs) for group in comparison.groups) > 1
-    items = [
-        tag("li", remark, tag("span", f" ({'; '.join(about)})", class_="note") if several else None)
-        for remark, about in runs.items()
-    ]
+    total = sum(len(group.runs) for group in comparison.groups)
+    items = []
+    for remark, about in runs.items():
+        which = "all runs" if len(about) == total else "; ".join(about)
+        items.append(tag("li", remark, tag("span", f" ({which})", class_="note") if total > 1 else None))
     if not items:
         return None
     return tag(

@@ -75,6 +75,8 @@ def _free_path(folders: Sequence[Path | str]) -> Path:
         joined = "-".join(names)
         if len(os.fsencode(joined)) > _LONGEST_NAME:
             joined = f"{names[0][: _LONGEST_NAME // 4]}-and-{len(names) - 1}-others"
+        if not any(map(os.path.isabs, folders)):
+            parent = Path(os.path.relpath(parent))
         path = parent / f"report-{joined}.html"
     numbered = (path.with_name(f"{path.stem}-{number}.html") for number in count(2))
     return next(one for one in chain([path], numbered) if _may_be_written(one, folders))
