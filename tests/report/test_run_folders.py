@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -59,6 +60,39 @@ def test_a_damaged_result_is_one_clear_error(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(ValueError, match="not a run's result"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": math.inf},
+        {"stages": [3]},
+        {"stages": [{"stage": "net", "best_epoch": 1, "epochs": 2}]},
+        {"stages": [{"stage": "net", "best_epoch": math.inf, "epochs": 2, "ended": "so"}]},
+        {"remarks": 3},
+        {"columns": {"used": ["a"]}},
+        {"columns": {"used": ["a"], "dropped": ["b"]}},
+        {"choice": [1]},
+        {"choice": {"goal": "f1", "metric": "f1", "chosen": "a", "candidates": [{"score": 1}]}},
+        {"choice": {"goal": "f1", "metric": "f1", "chosen": "a", "candidates": [{"name": 1, "score": "b"}]}},
+    ],
+    ids=str,
+)
+def test_a_damaged_account_of_training_is_one_clear_error(make, changes):
+    with pytest.raises(ValueError, match="not a run's result"):
+        read_run(make(**changes))
+
+
+def test_what_is_not_finite_has_no_figure(make):
+    candidate = {"name": "a", "score": math.inf, "error": None}
+    choice = {"goal": "f1", "metric": "f1", "chosen": "a", "candidates": [candidate]}
+    (read,) = read_run(make(choice=choice)).result["choice"]["candidates"]
+    assert all(math.isnan(read[name]) for name in ("score", "error", "seconds"))
+
+
+def test_older_results_say_less(make):
+    result = read_run(make()).result
+    assert (result["stages"], result["remarks"], result["columns"], result["choice"]) == ([], [], None, None)
 
 
 @pytest.mark.parametrize("line", ["{half", "3", "{}", '{"valid": {"f1": "high"}}', '{"valid": 3}'])

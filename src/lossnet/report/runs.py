@@ -60,7 +60,7 @@ def read_run(folder: Path | str) -> Finished:
         }
         if not finite[part]:
             raise ValueError("it has no figures")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not a run's result ({type(error).__name__}: {error})") from error
     try:
         return Finished(folder, result, trajectories(read_history(folder)), seed, part, finite[part])
@@ -81,14 +81,16 @@ def _choice(result: Mapping[str, Any]) -> dict[str, Any] | None:
     if not (choice := result.get("choice")):
         return None
     candidates = [
-        {"name": str(one["name"])}
-        | {
-            key: math.nan if one.get(key) is None else float(one[key])
-            for key in ("score", "error", "seconds")
-        }
+        {"name": str(one["name"]), **{key: _finite(one.get(key)) for key in ("score", "error", "seconds")}}
         for one in choice["candidates"]
     ]
     return {key: str(choice[key]) for key in ("goal", "metric", "chosen")} | {"candidates": candidates}
+
+
+def _finite(value: Any) -> float:
+    """Return a number, or NaN for None and what is not finite."""
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else math.nan
 
 
 @dataclass(frozen=True, eq=False)
