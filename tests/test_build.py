@@ -265,7 +265,7 @@ def test_the_same_seed_builds_the_same_networks():
 @pytest.mark.parametrize(
     ("method", "loss", "message"),
     [
-        ("seel", "nce", "no method 'seel'; there are auto, cross-entropy, stack"),
+        ("seel", "nce", "no method 'seel'; did you mean seal. there are auto, cross-entropy, stack"),
         ("dvn", "nce", "method dvn has no loss 'nce'; it takes regression"),
         ("seal", "", "method seal has no loss ''"),
         ("seal-static", "ranking", "method seal-static has no loss 'ranking'"),

@@ -18,9 +18,8 @@ from safetensors import SafetensorError
 import lossnet
 import lossnet.report
 import lossnet.run
-from lossnet import cli
 from lossnet.build import METHODS
-from lossnet.cli import main
+from lossnet.cli import commands, main
 from lossnet.data import names as dataset_names
 from lossnet.decoding import ExpectedF1
 from lossnet.settings import Settings
@@ -443,10 +442,16 @@ def test_the_help_of_each_command_shows_an_example(command, capsys):
     assert "example" in shown
 
 
+def helped(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    shown = capsys.readouterr()
+    assert stop.value.code == 0, shown.err
+    return shown.out
+
+
 def test_the_help_of_train_explains_every_setting(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    shown = capsys.readouterr().out
+    shown = helped(capsys, "train", "--help", "all")
     for field in dataclasses.fields(Settings):
         assert "--" + field.name.replace("_", "-") in shown
     assert "n_E" in shown
@@ -711,10 +716,10 @@ def test_the_installed_command_works():
 def test_a_recipe_brings_its_method_and_flags_override_it(monkeypatch, capsys):
     runs = []
     monkeypatch.setattr(lossnet.run, "carry_out", lambda run: runs.append(run))
-    monkeypatch.setattr(cli, "_show_metrics", lambda *given: None)
+    monkeypatch.setattr(commands, "show_metrics", lambda *given: None)
     for more in ([], ["--method", "seal", "--loss", "ranking"]):
         with contextlib.suppress(TypeError):
-            cli.main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
+            main(["train", "digits-pairs", "--recipe", "bibtex/cross-entropy-none-tuned", *more])
     assert [(run.method, run.loss, run.settings.task_lr) for run in runs] == [
         ("cross-entropy", "none", 0.005),
         ("seal", "ranking", 0.005),

@@ -226,7 +226,7 @@ def test_an_empty_recipe_changes_nothing(recipe):
         ("a: b: c\n", "not valid YAML"),
         ("- samples\n- 3\n", "expected 'setting: value' lines, found list"),
         ("just words\n", "expected 'setting: value' lines, found str"),
-        ("sample: 3\n", "unknown setting 'sample'; known are task_lr"),
+        ("sample: 3\n", "unknown setting 'sample'; did you mean samples"),
         ("3: 3\n", "unknown setting 3"),
         ("samples: many\n", "samples cannot be 'many'"),
         ("samples: 2.5\n", "samples cannot be 2.5"),

@@ -63,7 +63,7 @@ def test_the_implicit_term_needs_an_energy_step_to_be_in():
         ({"task_layers": 101}, "task_layers must be above 0 and at most 100, not 101"),
         ({"task_dropout": 1.5}, "task_dropout must be at least 0 and below 1, not 1.5"),
         ({"inference_steps": -1}, "inference_steps must be at least 0 and at most 10000, not -1"),
-        ({"solver": "exact"}, "solver must be one of identity, neumann"),
+        ({"solver": "exact"}, "solver cannot be .exact.; there are identity, neumann"),
     ],
 )
 def test_a_value_out_of_bounds_is_an_error_that_says_the_bounds(values, message):

@@ -7,6 +7,7 @@ from torch import nn
 from lossnet.methods import SPECS, Method, MethodSpec, Parts
 from lossnet.settings import Settings
 from lossnet.spaces import Space
+from lossnet.suggest import did_you_mean
 from lossnet.task import Task
 
 __all__ = ["AUTO", "DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
@@ -28,7 +29,7 @@ def default_loss(method: str) -> str:
     if method == AUTO:
         return "none"
     if method not in METHODS:
-        raise ValueError(f"no method {method!r}; there are {AUTO}, {', '.join(METHODS)}")
+        raise ValueError(f"no method {method!r}; {did_you_mean(method, [AUTO, *METHODS])}")
     return METHODS[method].default_loss
 
 
@@ -37,8 +38,9 @@ def check_names(method: str, loss: str) -> None:
     own = default_loss(method)
     losses = [own] if method == AUTO else list(METHODS[method].losses)
     if loss not in losses:
-        known = ", ".join(losses)
-        raise ValueError(f"method {method} has no loss {loss!r}; it takes {known}")
+        what = f"method {method} has no loss {loss!r}; {did_you_mean(loss, losses, 'it takes')}"
+        others = [name for name, spec in METHODS.items() if loss in spec.losses]
+        raise ValueError(f"{what}; {loss} is for {', '.join(others)}" if others else what)
 
 
 def suits(method: str, loss: str, space: Space) -> bool:

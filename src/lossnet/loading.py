@@ -75,6 +75,9 @@ def load(
     embeddings: Sequence[AnyPath] | None = None,
     task: Task | None = None,
     data: Any = None,
+    valid: AnyPath | None = None,
+    test: AnyPath | None = None,
+    encoding: str | None = None,
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -86,11 +89,18 @@ def load(
     =====================================  =====================================================
     a table                                ``labels`` says which columns are labels
     a table with ``words``                 texts in that column, and labels
-    a column file, or a folder of three    sentences and tags; ``features`` of tokens is a name of
+    a column file                          sentences and tags; ``features`` of tokens is a name of
                                            the set's lists, or a list of `Lexicon`'s features
     a folder or archive of images          with masks, or with ``labels.csv``; ``resize`` gives a
                                            folder's images one height and width
+    a folder with ``train``, ``valid``     any of these, in files called ``train.csv`` and so on; in
+    or ``test``                            folders where they are images
     =====================================  =====================================================
+
+    ``valid`` and ``test`` are files, or folders of images, that validate and test beside one that then only
+    trains.  Their columns are those of training by name; categories, words and labels are those that
+    training knows.  If only one of the two is there, a fifth of the training rows is the other.  Text files
+    are UTF-8 unless ``encoding`` says otherwise.
 
     ``embeddings`` are files with word vectors, which are joined; by default those that suit the set.  Inputs
     and outputs are fitted on the training rows unless a model's ``task`` is given.
@@ -113,8 +123,11 @@ def load(
     if isinstance(data, Loaded):
         return data
     if data is None:
-        raw = read_raw(name_or_path, data_dir, split, labels, seed, progress, resize, words)
+        where = (name_or_path, data_dir, split, labels, seed, progress, resize, words)
+        raw = read_raw(*where, valid=valid, test=test, encoding=encoding)
     else:
+        if valid is not None or test is not None or encoding is not None:
+            raise DataError("valid=, test= and encoding= are for files; these data are in memory")
         examples = _collected(data, labels, words)
         standardise = not getattr(examples.source, "is_sparse", False)
         made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
@@ -124,11 +137,14 @@ def load(
         kind = kind_for(sources[0], Input)
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
         task = Task.fit(raw.parts, fitting)
-    train, valid, test = task.prepare(raw.parts)
+    training, validation, testing = task.prepare(raw.parts)
     beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
     content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
     name, about, split_name = known.name, known.description, raw.split_name
-    return Loaded(name, about, train, valid, test, task, split_name, fitting.coverage, content)
+    parts = {"train": training, "valid": validation, "test": testing}
+    return Loaded(
+        name, about, **parts, task=task, split_name=split_name, coverage=fitting.coverage, digest=content
+    )
 
 
 def _collected(data: Any, labels: Any, words: str | None) -> Examples:

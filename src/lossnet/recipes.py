@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from lossnet.settings import checked, of_type
+from lossnet.suggest import did_you_mean
 
 __all__ = ["RecipeError", "find_recipe", "read_recipe", "recipe_names", "recipe_settings"]
 
@@ -60,7 +61,8 @@ def find_recipe(name: str) -> Path:
     """Return the file of a recipe, given as a name (``bibtex/seal-nce``) or a path."""
     path = _file(Path(), name)
     if path is None:
-        raise RecipeError(f"no recipe {name!r}: give a YAML file, or one of {', '.join(recipe_names())}")
+        advice = did_you_mean(name, recipe_names(), "give a YAML file, or one of")
+        raise RecipeError(f"no recipe {name!r}; {advice}")
     return path
 
 

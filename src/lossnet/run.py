@@ -71,6 +71,9 @@ class Run:
         output: folder for result, model and checkpoint.
         data_dir: where data sets are.
         split: a JSON file with row numbers under train, valid and test.
+        valid: a file that validates, beside one that trains; see `lossnet.loading.load`.
+        test: a file that tests, likewise.
+        encoding: of text files; UTF-8 by default.
         labels: label columns, for files that do not say.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
@@ -96,6 +99,9 @@ class Run:
     output: Path | str | None = None
     data_dir: Path | str | None = None
     split: Path | str | None = None
+    valid: Path | str | None = None
+    test: Path | str | None = None
+    encoding: str | None = None
     labels: Sequence[str] | None = None
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
@@ -223,6 +229,9 @@ def read(run: Run, data: Any = None) -> Loaded:
         features=settled(run)[2].features or None,
         embeddings=run.embeddings,
         data=data,
+        valid=run.valid,
+        test=run.test,
+        encoding=run.encoding,
     )
 
 
@@ -468,7 +477,8 @@ def source_of(run: Run) -> dict[str, Any]:
     labels = None if run.labels is None else list(run.labels)
     split = None if run.split is None else str(run.split)
     source = {"data": str(run.data), "split": split, "labels": labels}
-    return source if run.words is None else {**source, "words": run.words}
+    others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding")}
+    return source | {name: str(value) for name, value in others.items() if value is not None}
 
 
 def _mean_readings(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

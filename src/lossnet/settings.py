@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal, get_args, get_type_hints
 
+from lossnet.suggest import did_you_mean
+
 __all__ = ["GROUPS", "Setting", "Settings", "all_settings", "changed", "checked", "from_text"]
 
 #: the groups of settings, in order, and what each is about
@@ -49,7 +51,7 @@ class Setting:
         """Raise a ValueError for a value that this setting cannot have, whatever the others are."""
         choices = get_args(self.type)
         if choices and value not in choices:
-            raise ValueError(f"{self.name} must be one of {', '.join(choices)}, not {value!r}")
+            raise ValueError(f"{self.name} cannot be {value!r}; {did_you_mean(value, choices)}")
         conditions = [bound.split() for bound in self.bounds.split(",") if bound]
         if not all(_SIGNS[sign][1](value, float(bound)) for sign, bound in conditions):  # NaN is never within
             wanted = " and ".join(f"{_SIGNS[sign][0]} {bound}" for sign, bound in conditions)
@@ -227,7 +229,7 @@ class Settings:
 
         >>> Settings.of({"epochs": "many"})
         Traceback (most recent call last):
-        ValueError: epochs cannot be 'many'
+        ValueError: epochs cannot be 'many'; give a whole number
         """
         return cls(**checked(values))
 
@@ -257,7 +259,8 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     known = all_settings()
     for name in values:
         if name not in known:
-            raise ValueError(f"unknown setting {reprlib.repr(name)}; known are {', '.join(known)}")
+            what = f"unknown setting {reprlib.repr(name)}"
+            raise ValueError(f"{what}; {did_you_mean(name, known, 'known are')}")
     typed = {name: of_type(name, value, known[name].type) for name, value in values.items()}
     for name, value in typed.items():
         known[name].check(value)
@@ -274,6 +277,9 @@ def changed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
+_WANTED = {int: "give a whole number", float: "give a number", bool: "give true or false"}
+
+
 def of_type(name: str, value: Any, kind: Any) -> Any:
     """Return a value converted to a type, or raise a ValueError with the setting's name."""
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
@@ -283,7 +289,10 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
             pass
     elif (kind in (int, bool, str) and type(value) is kind) or value in getattr(kind, "__args__", ()):
         return value
-    raise ValueError(f"{name} cannot be {reprlib.repr(value)}")
+    what = f"{name} cannot be {reprlib.repr(value)}"
+    if choices := getattr(kind, "__args__", ()):
+        raise ValueError(f"{what}; {did_you_mean(value, choices)}")
+    raise ValueError(f"{what}; {_WANTED[kind]}" if kind in _WANTED else what)
 
 
 def from_text(name: str, text: str) -> Any:

@@ -247,6 +247,9 @@ def test_the_returned_method_is_that_of_the_best_epoch(train, valid, names):
     assert kept is best
 
 
+STOPPED_EARLY = "stopped early: on valid, F1 at 0.5 and log loss did not improve for 3 epochs"
+
+
 def test_a_metric_that_does_not_move_yet_does_not_end_training():
     """Probabilities that rise towards 0.5 improve the log loss, and F1 at 0.5 only later."""
     rows = MultiLabelData.from_arrays(np.ones((10, 1)), np.tril(np.ones((10, 8))))
@@ -254,7 +257,7 @@ def test_a_metric_that_does_not_move_yet_does_not_end_training():
     trainer, history = fit(method, rows, rows, max_epochs=400, patience=3, patience_steps=0, lr=0.05)
     assert history[10]["f1"] == 0
     assert max(entry["f1"] for entry in history) > 0
-    ended = {"epochs": len(history), "ended": "3 epochs brought no improvement"}
+    ended = {"epochs": len(history), "ended": STOPPED_EARLY}
     assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, "valid": ANY, **ended}]
     assert trainer.stages[0]["valid"] == history[trainer.stages[0]["best_epoch"] - 1]["f1"]
 

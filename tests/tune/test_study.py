@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import lossnet
-from lossnet import cli
-from lossnet.cli import main
+from lossnet.cli import commands, main
 from lossnet.recipes import read_recipe
 from lossnet.settings import Settings
 from lossnet.task import Task
@@ -254,7 +253,7 @@ def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monk
         | {"settings": dict.fromkeys(names, 1.234e-05)}
         for place in range(8)
     ]
-    cli._show_trials(Found(trials, "f1", tmp_path))
+    commands.show_trials(Found(trials, "f1", tmp_path))
     shown = capsys.readouterr().out
     assert shown.count("0.7654") == shown.count("1234.6") == 5
     assert all(f"{name} " in shown for name in names)

@@ -17,7 +17,9 @@ from lossnet.data.examples import Examples
 from lossnet.data.images import MaskData, Pictures
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.table import read_texts
+from lossnet.data.readers.text import Like, align_labels
 from lossnet.data.splits import Split
+from lossnet.data.tables import LabelTable
 
 #: The parts of a set, and how their arrays and folders may be called.
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
@@ -109,12 +111,16 @@ def is_labelled(path: AnyPath) -> bool:
 
 
 def read_labelled_images(
-    path: AnyPath, labels: Any = None, resize: tuple[int, int] | None = None
+    path: AnyPath,
+    labels: Any = None,
+    resize: tuple[int, int] | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> Examples:
     """Read ``DIR/images/NAME.png`` and so on, and the label sets of images from ``DIR/labels.csv``.
 
     The table has a column ``image`` with file names, with or without extension; the others are labels, as
-    `read_csv` has them, unless ``labels`` names some.  Images that it does not name are left out.
+    `read_csv` has them, unless ``labels`` names some.  Images that it does not name are left out.  Labels get
+    the ``names`` of training data where those are given.
 
     >>> from tempfile import TemporaryDirectory
     >>> from PIL import Image
@@ -127,7 +133,10 @@ def read_labelled_images(
     ((3, 4), ('cat', 'dog'))
     """
     folder, table = Path(path) / "images", Path(path) / _LABELS
-    read = read_texts(table, _NAMES, "*" if labels is None else labels)
+    if names is None:
+        read = read_texts(table, _NAMES, "*" if labels is None else labels)
+    else:
+        read = read_texts(table, _NAMES, like=Like((), names))
     files, chosen = _files(folder), []
     for row, name in enumerate(read.texts, start=2):
         stem = name if name in files else Path(name).stem
@@ -135,7 +144,10 @@ def read_labelled_images(
             raise DataError(f"there is no image {name!r} in {folder}; correct its name", table, row)
         chosen.append(files[stem])
     pictures = [_resized(_decoded(file), resize) for file in chosen]
-    return Examples(Pictures.from_arrays(_stacked(pictures, chosen)), read.labels)
+    target = read.labels
+    if names is not None and target is not None:
+        target = LabelTable(align_labels(table, target, names), names)
+    return Examples(Pictures.from_arrays(_stacked(pictures, chosen)), target)
 
 
 def read_pictures(path: AnyPath, channels: int) -> dict[str, NDArray[np.uint8]]:

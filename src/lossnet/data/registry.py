@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 import warnings
@@ -20,10 +19,12 @@ from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
+from lossnet.data.parts import holds_table, part_files, part_folders, read_like, split_beside
 from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
+from lossnet.suggest import did_you_mean
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
@@ -98,9 +99,7 @@ def entry(name: str) -> Entry:
     """
     if name in _ENTRIES:
         return _ENTRIES[name]
-    close = difflib.get_close_matches(name.lower(), _ENTRIES, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise DataError(f"no data set or file is called {name!r}; {hint}known are {', '.join(_ENTRIES)}")
+    raise DataError(f"no data set or file is called {name!r}; {did_you_mean(name, _ENTRIES, 'known are')}")
 
 
 def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
@@ -132,14 +131,32 @@ def read_raw(
     progress: bool = True,
     resize: tuple[int, int] | None = None,
     words: str | None = None,
+    valid: AnyPath | None = None,
+    test: AnyPath | None = None,
+    encoding: str | None = None,
 ) -> Raw:
     """Read and split a data set by name, or a file or folder; see `lossnet.loading.load`."""
     name = fspath(name_or_path)
     if name not in _ENTRIES and (Path(name).suffix or Path(name).exists() or os.sep in name):
-        return split_data(*_read_path(name, labels, resize, words), split, seed)
+        files = part_files(name) or part_folders(name)
+        given = {part: path for part, path in (("valid", valid), ("test", test)) if path is not None}
+        if twice := files.keys() & given.keys():
+            part = min(twice)
+            raise DataError(f"{name} has {files[part].name}; leave {part}= (--{part}) out")
+        source = str(files.pop("train", name))
+        others: dict[str, AnyPath] = {**files, **given}
+        if others and split is not None:
+            raise DataError("rows are split by files; leave split= (--split) out", split)
+        made, data, own = _read_path(name, source, labels, resize, words, encoding)
+        if others and own is not None:
+            raise DataError(f"is split itself; leave {', '.join(f'{part}=' for part in others)} out", name)
+        like = {part: read_like(path, data, labels, resize, encoding) for part, path in others.items()}
+        return split_data(made, data, own, split, seed, others=like)
     known = entry(name)
-    for given, option in ((labels, "labels"), (words, "words"), (resize, "resize")):
-        if given is not None:
+    options = {"labels": labels, "words": words, "resize": resize}
+    options |= {"valid": valid, "test": test, "encoding": encoding}
+    for option, value in options.items():
+        if value is not None:
             raise DataError(f"{name!r} is read as it is; {option}=, --{option} are for files")
     if known.make is not None:
         return split_data(known, *known.make(), split, seed, "fixed")
@@ -166,33 +183,40 @@ def _read_files(known: Entry, paths: list[Path]) -> tuple[Examples, Split | None
 
 
 def _read_path(
-    name: str, labels: Any, resize: tuple[int, int] | None, words: str | None
+    name: str,
+    source: str,
+    labels: Any,
+    resize: tuple[int, int] | None,
+    words: str | None,
+    encoding: str | None,
 ) -> tuple[Entry, Examples, Split | None]:
-    """Read a file or folder by the reader for its name and content."""
+    """Read a file or folder, or the ``source`` in it that trains, by the reader for its name and content."""
     title, own = Path(name).name, None
     data: Examples
     if resize is not None and not Path(name).is_dir():
         raise DataError(f"{name!r} is no folder of images; resize= is for those")
+    if encoding is not None and Path(source).is_dir():
+        raise DataError("encoding= (--encoding) is for text files", name)
     if words is not None:
-        if not is_table(name):
+        if not is_table(source):
             raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
         made = Entry(title, f"the texts in {name}", features=TOKEN_FEATURES)
-        data = read_labelled_texts(name, words, labels)
-    elif files := find_parts(name):
+        data = read_labelled_texts(source, words, labels, encoding or "utf-8")
+    elif find_parts(source) or (source != name and Path(source).is_file() and not holds_table(source)):
         if labels is not None:
             raise DataError("sentences have tags in the last column; leave labels=, --labels out", name)
         made = Entry(title, f"the sentences in {name}", features=TOKEN_FEATURES)
-        data, own = read_sentences(files)
-    elif is_labelled(name):
+        data, own = read_sentences([source], encoding=encoding or "utf-8")
+    elif is_labelled(source):
         made = Entry(title, f"the images in {name}")
-        data = read_labelled_images(name, labels, resize)
-    elif holds_images(name):
+        data = read_labelled_images(source, labels, resize)
+    elif holds_images(source):
         if labels is not None:
             raise DataError("images have masks for labels; leave labels=, --labels out", name)
         made = Entry(title, f"the images in {name}")
-        data, own = read_images(name, resize)
+        data, own = read_images(source, resize)
     else:
-        data = table = read(name, labels)
+        data = table = read(source, labels, encoding=encoding)
         made = Entry(title, f"the file {name}", standardise=not table.is_sparse)
     return made, data, own
 
@@ -231,8 +255,14 @@ def split_data(
     file: AnyPath | None,
     seed: int,
     own_name: str = "files",
+    others: Mapping[str, Examples] | None = None,
 ) -> Raw:
-    """Cut the data by the given file, else by its own split, else by stratification."""
+    """Cut the data by the given file, else by its own split, else by stratification.
+
+    Where there are ``others``, which validate or test, no rows of the data do.
+    """
+    if others:
+        return Raw(known, *split_beside(data, others, seed))
     if file is not None:
         chosen, name = Split.read(file, len(data)), Path(file).name
     elif own is not None:

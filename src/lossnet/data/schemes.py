@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lossnet.data.errors import DataError
 from lossnet.spans import Span, find_spans
+from lossnet.suggest import did_you_mean
 
 _LIKE_SPANS = re.compile(r"O|[BIES]-.+")
 
@@ -31,7 +32,7 @@ def mark(spans: Iterable[Span], length: int, scheme: str) -> tuple[str, ...]:
     ('I-PER', 'I-PER', 'B-PER', 'O')
     """
     if scheme not in _PREFIXES:
-        raise ValueError(f"no scheme is called {scheme!r}; known are {', '.join(_PREFIXES)}")
+        raise ValueError(f"no scheme is called {scheme!r}; {did_you_mean(scheme, _PREFIXES, 'known are')}")
     tags = ["O"] * length
     for start, end, kind in sorted(spans):
         follows = start > 0 and tags[start - 1].partition("-")[2] == kind

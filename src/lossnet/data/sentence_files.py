@@ -45,7 +45,7 @@ def find_parts(path: AnyPath) -> list[Path]:
 
 
 def read_sentences(
-    paths: Sequence[AnyPath], columns: Sequence[str] | None = None
+    paths: Sequence[AnyPath], columns: Sequence[str] | None = None, encoding: str = "utf-8"
 ) -> tuple[TaggedSentences, Split | None]:
     """Read column files as one set of sentences; three files also say which train, validate and test.
 
@@ -60,12 +60,12 @@ def read_sentences(
     >>> data.tokens, data.tags, data.columns
     ((('EU', 'rejects'),), (('I-ORG', 'O'),), {'column2': (('NNP', 'VBZ'),)})
     """
-    lines = read_lines(paths[0])  # once: it may be a pipe
+    lines = read_lines(paths[0], encoding)  # once: it may be a pipe
     if columns is None:
         row, *_ = next(stream_columns(paths[0], lines=iter(lines)))
         columns = ["word", *(f"column{place}" for place in range(2, len(row))), "tag"]
     first = list(stream_columns(paths[0], len(columns), iter(lines)))  # the same columns in all sentences
-    parts = [first, *(read_columns(path, len(columns)) for path in paths[1:])]
+    parts = [first, *(read_columns(path, len(columns), encoding=encoding) for path in paths[1:])]
     sentences = [rows for part in parts for rows in part]
     named = {
         name: tuple(tuple(row[at] for row in rows) for rows in sentences) for at, name in enumerate(columns)
@@ -90,18 +90,20 @@ def is_table(path: AnyPath) -> bool:
     return Path(path).suffix.lower() in _TABLES
 
 
-def read_labelled_texts(table: Any, column: str, labels: str | Sequence[str] | None) -> Examples:
+def read_labelled_texts(
+    table: Any, column: str, labels: str | Sequence[str] | None, encoding: str = "utf-8"
+) -> Examples:
     """Read the texts in a column, cut into tokens, and the label columns of a file or a data frame."""
-    return _examples(read_texts(table, column, labels), column)
+    return _examples(read_texts(table, column, labels, encoding=encoding), column)
 
 
 def stream_labelled_texts(
-    path: AnyPath, column: str | None, label_names: Sequence[str]
+    path: AnyPath, column: str | None, label_names: Sequence[str], encoding: str = "utf-8"
 ) -> Iterator[Examples]:
     """Yield the texts and labels of a table, some rows at a time, for a model of these labels."""
     if column is None:
         raise DataError("a table, but the model was not trained on a table's column of texts", path)
-    for part in stream_texts(path, column, like=Like((), tuple(label_names)), size=ROWS):
+    for part in stream_texts(path, column, None, Like((), tuple(label_names)), ROWS, encoding):
         labels = part.labels or LabelTable(sparse.csr_array((len(part.texts), 0)), ())
         y = align_labels(path, labels, label_names)
         yield _examples(LabelledTexts(part.texts, LabelTable(y, label_names)), column)

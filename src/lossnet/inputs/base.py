@@ -195,10 +195,17 @@ class Input(Kind, Generic[SourceT, Item]):
         """Whether models are evaluated on all of a file, in parts, and not on a split of it."""
         return False
 
-    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
+    def stream(
+        self,
+        path: FilePath,
+        names: Sequence[str] = (),
+        labelled: bool = False,
+        encoding: str | None = None,
+    ) -> Iterator[Part]:
         """Yield the unprepared instances of a file, some at a time, so that it may be larger than memory.
 
-        ``names`` are those of the outputs; with ``labelled``, the file must have them.
+        ``names`` are those of the outputs; with ``labelled``, the file must have them.  Its ``encoding`` is
+        UTF-8 unless given.
         """
         raise ValueError(f"files of {self.summary} cannot be read in parts")
 

@@ -140,8 +140,14 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     def streams(self, path: FilePath) -> bool:
         return Path(path).is_file() or Path(path).is_fifo()
 
-    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
-        yield from (Part(part) for part in stream_inputs(path, self.names, names))
+    def stream(
+        self,
+        path: FilePath,
+        names: Sequence[str] = (),
+        labelled: bool = False,
+        encoding: str | None = None,
+    ) -> Iterator[Part]:
+        yield from (Part(part) for part in stream_inputs(path, self.names, names, encoding=encoding))
 
     question = Question(
         {

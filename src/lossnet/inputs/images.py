@@ -168,7 +168,13 @@ class Images(Input[Pictures, Picture]):
             (stored_number(height, "height", 1, _LARGEST), stored_number(width, "width", 1, _LARGEST)),
         )
 
-    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
+    def stream(
+        self,
+        path: FilePath,
+        names: Sequence[str] = (),
+        labelled: bool = False,
+        encoding: str | None = None,
+    ) -> Iterator[Part]:
         for name, image in stream_pictures(path, self.channels):
             yield Part(Examples(self.read(image[None])), [name])
 

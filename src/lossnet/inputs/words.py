@@ -33,6 +33,7 @@ from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
+from lossnet.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from lossnet.report.markup import Markup
@@ -174,19 +175,26 @@ class Words(Input[Sentences, Sentences]):
         path = Path(path)
         return (path.is_file() or path.is_fifo()) and (bool(find_parts(path)) or is_table(path))
 
-    def stream(self, path: FilePath, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Part]:
+    def stream(
+        self,
+        path: FilePath,
+        names: Sequence[str] = (),
+        labelled: bool = False,
+        encoding: str | None = None,
+    ) -> Iterator[Part]:
         """Yield sentences of a table's column of texts, of a column file, or of a text, one on each line.
 
         Column files have words and then our lexicon's columns; with ``labelled``, tags in the last one.  They
         are known by their suffix (``.conll``, ``.iob``, ``.bio``) or by their first lines.
         """
+        encoding = encoding or "utf-8"
         if is_table(path):
-            yield from map(Part, stream_labelled_texts(path, self.column, names))
+            yield from map(Part, stream_labelled_texts(path, self.column, names, encoding))
             return
         if labelled:
-            yield from map(Part, self._stream_tagged(path))
+            yield from map(Part, self._stream_tagged(path, encoding))
             return
-        lines = stream_lines(path)  # once: it may be a pipe
+        lines = stream_lines(path, encoding)  # once: it may be a pipe
         beginning = list(islice(lines, _LOOKED_AT))
         lines = chain(beginning, lines)
         if not find_parts(path) and not self._in_columns(beginning, names):
@@ -202,10 +210,10 @@ class Words(Input[Sentences, Sentences]):
             rest = {name: _column(rows, at) for at, name in enumerate(columns, start=1)}
             yield Part(Examples(Sentences(_column(rows, 0), rest)))
 
-    def _stream_tagged(self, path: FilePath) -> Iterator[TaggedSentences]:
+    def _stream_tagged(self, path: FilePath, encoding: str) -> Iterator[TaggedSentences]:
         if Path(path).is_fifo():
             raise DataError("a pipe, but its tags are gone through more than once; give a file", path)
-        count = len(next(stream_columns(path))[0])
+        count = len(next(stream_columns(path, encoding=encoding))[0])
         names = ["word", *(f"column{place}" for place in range(2, count)), "tag"]
         wanted = self.lexicon.columns
         if not set(wanted) <= set(names):
@@ -213,7 +221,7 @@ class Words(Input[Sentences, Sentences]):
         if count != len(names) or count < 2:
             what = f"it has {count} columns; words, {', '.join([*wanted, 'and tags'])} are needed"
             raise DataError(what, path)
-        for rows in chunks(stream_columns(path, count), ROWS):
+        for rows in chunks(stream_columns(path, count, encoding=encoding), ROWS):
             columns = {name: _column(rows, at) for at, name in enumerate(names)}
             yield TaggedSentences(columns.pop("word"), columns.pop("tag"), columns)
 
@@ -308,8 +316,9 @@ def _token_features(entry: Entry, train: Sentences, wanted: str | None) -> tuple
     possible = ["case", "shape", *(BROWN if entry.clusters else ()), *train.columns, "characters"]
     for name in chosen:
         if name not in possible:
-            what = f"no feature {name!r} in {entry.name!r}; choose {' or '.join(entry.features)}"
-            raise DataError(f"{what}, or a list of {', '.join(possible)}")
+            sets = f"choose {' or '.join(entry.features)}, or a list of"
+            advice = did_you_mean(name, possible, sets)
+            raise DataError(f"no feature {name!r} in {entry.name!r}; {advice}")
     return tuple(dict.fromkeys(chosen))
 
 

@@ -20,6 +20,7 @@ from lossnet.inputs.base import Kind
 from lossnet.scores import Decoded, Meter, Metric, Score, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Space
+from lossnet.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
@@ -29,12 +30,20 @@ Ranges = Mapping[str, tuple[float, float] | None]
 TargetT = TypeVar("TargetT", bound=Target)
 
 
+class Kept(NamedTuple):
+    """Columns of an input file that go with its predictions: their names, and the cells of each row."""
+
+    names: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+
 class Predicted(NamedTuple):
     """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names."""
 
     source: Source
     relaxed: Tensor
     names: Sequence[str] | None = None
+    kept: Kept | None = None
 
 
 class Output(Kind, Generic[TargetT]):
@@ -131,9 +140,8 @@ class Output(Kind, Generic[TargetT]):
     def check_goal(self, goal: str | None) -> None:
         """Raise a ValueError for a goal that outputs of this kind do not have."""
         if goal is not None and goal not in self.goals:
-            raise ValueError(
-                f"{self.kind} cannot be predicted for {goal!r}; goals are {', '.join(self.goals)}"
-            )
+            advice = did_you_mean(goal, self.goals, f"goals of {self.kind} are")
+            raise ValueError(f"{self.kind} cannot be predicted for {goal!r}; {advice} (goal=, --goal)")
 
     def monitor(self, goal: str) -> str:
         """Return the metric by which training keeps an epoch for a goal."""
@@ -156,8 +164,9 @@ class Output(Kind, Generic[TargetT]):
         """Return the decoder of a name, for None the one that suits the decision's goal."""
         name = self.default_decoder(decision) if name is None else name
         if name not in self.decoders:
-            known = ", ".join(self.decoders)
-            raise ValueError(f"{self.kind} cannot be decoded by {name!r}; choose {known}")
+            raise ValueError(
+                f"{self.kind} cannot be decoded by {name!r}; {did_you_mean(name, self.decoders)}"
+            )
         return self.decoders[name](decision)
 
     def default_decoder(self, decision: Decision) -> str:

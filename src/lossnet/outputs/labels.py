@@ -141,18 +141,29 @@ class Labels(Output[LabelTable]):
         return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
 
     def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
-        """Yield CSV: a row's number or name, its labels, and all probabilities."""
-        rows: list[list[Any]] = [["row", "labels", *self.label_names]]
+        """Yield CSV: a row's number or name, columns that are kept, its labels, and all probabilities."""
+        rows: list[list[Any]] = []
         number = 0
-        for source, relaxed, names in predicted:
+        for source, relaxed, names, kept in predicted:
+            if not number:
+                rows.append(self._heading(() if kept is None else kept.names))
             for index, labels in enumerate(self.named(decoder(relaxed), source)):
                 values = (f"{value:.6g}" for value in relaxed[index].tolist())
-                rows.append([number if names is None else names[index], ";".join(labels), *values])
+                copied = () if kept is None else kept.rows[index]
+                row = number if names is None else names[index]
+                rows.append([row, *copied, ";".join(labels), *values])
                 number += 1
             text = io.StringIO(newline="")
             csv.writer(text).writerows(rows)
             yield text.getvalue()
             rows = []
+
+    def _heading(self, kept: Sequence[str]) -> list[str]:
+        own = ["row", "labels", *self.label_names]
+        if taken := set(own) & set(kept):
+            what = f"the column {min(taken)!r} to keep is called like one of the predictions"
+            raise ValueError(f"{what}; rename it in the input")
+        return ["row", *kept, *own[1:]]
 
     answer: ClassVar[Schema] = {
         "type": "object",

@@ -113,7 +113,7 @@ class Masks(Output[MaskStack]):
         if place is None:
             raise ValueError("masks are written as images: give a folder with -o")
         count = 0
-        for source, relaxed, names in predicted:
+        for source, relaxed, names, _ in predicted:
             place.mkdir(parents=True, exist_ok=True)
             for index, mask in enumerate(self.named(decoder(relaxed), source)):
                 write_mask(place / f"{count if names is None else names[index]}.png", mask)

@@ -141,7 +141,7 @@ class Tags(Output[TagColumn]):
 
     def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
         """Yield lines of token, tab and tag, and an empty one after each sentence."""
-        for source, relaxed, _ in predicted:
+        for source, relaxed, *_ in predicted:
             for sentence in self.named(decoder(relaxed), source):
                 yield "".join(f"{token}\t{tag}\n" for token, tag in sentence) + "\n"
 

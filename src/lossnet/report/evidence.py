@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -166,5 +166,7 @@ def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
         name = str(data_dir / Path(name).name)
     if Path(name).is_fifo():
         raise ValueError(f"{name} is a pipe: what the run read there cannot be read again")
-    split, labels, words = (source.get(option) for option in ("split", "labels", "words"))
-    return load(name, data_dir, split, labels, words=words, task=model.task)
+    options: dict[str, Any] = {
+        name: source.get(name) for name in ("split", "labels", "words", "valid", "test", "encoding")
+    }
+    return load(name, data_dir, task=model.task, **options)

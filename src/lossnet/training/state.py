@@ -76,6 +76,10 @@ class Position:
         self.step, self.totals, self.seconds = 0, {}, 0.0
 
 
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count != 1)}"
+
+
 class TrainingState:
     """One training's position and what belongs to it, by a trainer's options."""
 
@@ -106,10 +110,15 @@ class TrainingState:
         """Why the stage ended, for people."""
         position, options = self.position, self.options
         if position.asked_to_stop:
-            return "a callback asked to stop"
+            return "stopped because a callback asked for it"
         if position.epoch >= options.max_epochs:
-            return f"all {options.max_epochs} epochs were trained"
-        return f"{position.stale} epochs brought no improvement"
+            reached = f"reached the limit of {_epochs(options.max_epochs)}"
+            if position.stale:
+                return f"{reached}, {position.stale} after the last improvement"
+            return f"{reached}, still improving: more (epochs=, --epochs) may help"
+        watched = dict.fromkeys((options.monitor, scores.LOG_LOSS.name))
+        names = " and ".join(scores.metric(name).title for name in watched)
+        return f"stopped early: on valid, {names} did not improve for {_epochs(position.stale)}"
 
     @property
     def job(self) -> Job:

@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lossnet.suggest import did_you_mean
+
 
 class Tracker(ABC):
     """Base class of what follows a run."""
@@ -34,11 +36,10 @@ def tracker(kind: str, output: Path | None) -> Tracker:
 
     >>> tracker("carrier pigeon", None)
     Traceback (most recent call last):
-    ValueError: no tracker 'carrier pigeon'; use tensorboard, mlflow or wandb
+    ValueError: no tracker 'carrier pigeon'; there are tensorboard, mlflow, wandb
     """
     if kind not in TRACKERS:
-        *names, last = TRACKERS
-        raise ValueError(f"no tracker {kind!r}; use {', '.join(names)} or {last}")
+        raise ValueError(f"no tracker {kind!r}; {did_you_mean(kind, TRACKERS)}")
     return _Guarded(TRACKERS[kind](output))
 
 

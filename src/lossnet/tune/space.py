@@ -109,7 +109,7 @@ def parse(text: str) -> tuple[str, Dimension]:
     (('samples', Choice(values=(5, 20))), ('image_net', Choice(values=('unet',))))
     >>> parse("samples=many")
     Traceback (most recent call last):
-    ValueError: --search samples=many: samples cannot be 'many'
+    ValueError: --search samples=many: samples cannot be 'many'; give a whole number
     """
     name, equals, values = text.partition("=")
     name = name.strip().replace("-", "_")

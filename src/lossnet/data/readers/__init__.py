@@ -19,7 +19,7 @@ Every bad file is one `lossnet.data.DataError` that says which line is wrong.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import tee
 from os import fspath
 from pathlib import Path
@@ -34,6 +34,7 @@ from lossnet.data.readers.libsvm import is_xc_header, read_libsvm, read_xc
 from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, read_frame, read_parquet
 from lossnet.data.readers.text import Like, align_labels, build, open_lines
 from lossnet.data.tables import MultiLabelData
+from lossnet.suggest import did_you_mean
 
 __all__ = [
     "frame_columns",
@@ -67,6 +68,9 @@ _BY_SUFFIX: dict[str, Reader] = {
 
 
 _SPARSE = (".txt", ".svm", ".libsvm")
+_BINARY = (".npz", ".parquet", ".pq")
+#: extensions of the files that `read` reads
+TABLES = (".arff", *_SPARSE, *_BY_SUFFIX)
 
 
 def read(path: AnyPath, labels: Any = None, **options: Any) -> MultiLabelData:
@@ -87,12 +91,14 @@ def read_inputs(
     path: AnyPath,
     feature_names: Sequence[str],
     label_names: Sequence[str],
+    needed: Collection[str] = (),
     **options: Any,
 ) -> MultiLabelData:
     """Read a file to predict on: the columns a model was trained on, by name and in that order.
 
     Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing input
-    column is an error; columns that training did not use, such as a row's id, are passed over.
+    column is an error; columns that training did not use, such as a row's id, are passed over.  So is the
+    lack of a label that is ``needed``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -103,7 +109,11 @@ def read_inputs(
     ([[90.0, 3.0]], [[0]])
     """
     like = Like(tuple(feature_names), tuple(label_names))
-    return _align(path, read(path, like=like, **options), like)
+    data = read(path, like=like, **options)
+    if lacking := sorted(set(needed) - set(data.label_names)):
+        what = f"lacks the label {lacking[0]!r} of training"
+        raise DataError(f"{what}; {did_you_mean(lacking[0], data.label_names, 'it has')}", path)
+    return _align(path, data, like)
 
 
 def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str]) -> MultiLabelData:
@@ -127,10 +137,11 @@ def stream_inputs(
     feature_names: Sequence[str],
     label_names: Sequence[str],
     rows: int = ROWS,
+    encoding: str | None = None,
 ) -> Iterator[MultiLabelData]:
     """Yield what `read_inputs` reads, ``rows`` at a time, so that a file may be larger than memory.
 
-    Errors in a row are raised when it is reached.  Text must be UTF-8.
+    Errors in a row are raised when it is reached.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -140,7 +151,7 @@ def stream_inputs(
     [2, 1]
     """
     like = Like(tuple(feature_names), tuple(label_names))
-    for part in _parts(path, None, rows, {"like": like}):
+    for part in _parts(path, None, rows, {"like": like, "encoding": encoding}):
         yield _align(path, part, like)
 
 
@@ -148,6 +159,10 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
     """Return the parts of a file by the reader for its name and content."""
     suffix = Path(path).suffix.lower()
     reader = _BY_SUFFIX.get(suffix)
+    if options.get("encoding") is None:
+        options = {name: value for name, value in options.items() if name != "encoding"}
+    elif suffix in _BINARY:
+        raise DataError(f"{suffix} files are no text; leave encoding= (--encoding) out", path)
     if suffix in (".arff", *_SPARSE):
         lines, ahead = tee(open_lines(path, options.get("encoding", "utf-8"), size))  # once: it may be a pipe
         if suffix == ".arff":
@@ -159,8 +174,8 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
     if reader is None:
         if not Path(path).exists():
             raise DataError("no such file; check the path", path)
-        known = ", ".join([".arff", *_SPARSE, *_BY_SUFFIX])
-        raise DataError(f"its format is not known by the extension {suffix!r}; use one of {known}", path)
+        what = f"its format is not known by the extension {suffix!r}"
+        raise DataError(f"{what}; use one of {', '.join(TABLES)}", path)
     accepted = inspect.signature(reader).parameters
     if labels is not None:
         if "labels" not in accepted:

@@ -35,6 +35,7 @@ from lossnet.data.readers.text import (
     whole,
 )
 from lossnet.data.tables import MultiLabelData
+from lossnet.suggest import did_you_mean
 
 LabelSpec = AnyPath | Iterable[str] | int | None
 
@@ -246,8 +247,9 @@ def _find_labels(header: Header, labels: LabelSpec) -> list[str]:
         try:
             names = select_names(labels, header.names)
         except ValueError as error:
-            what = f"label {str(error)!r} is no attribute; check the names given (labels=, --labels)"
-            raise DataError(what, header.path, header.data_line) from None
+            what = f"label {str(error)!r} is no attribute (labels=, --labels)"
+            advice = did_you_mean(str(error), header.names)
+            raise DataError(f"{what}; {advice}", header.path, header.data_line) from None
     if declared is not None and abs(declared) != len(names):
         what = f"the relation declares {abs(declared)} labels (-C {declared})"
         raise DataError(f"{what} but {len(names)} are given; make them agree", header.path, 1)

@@ -36,10 +36,13 @@ def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "
 
 
 def stream_columns(
-    path: AnyPath, columns: int | None = None, lines: Iterator[str] | None = None
+    path: AnyPath,
+    columns: int | None = None,
+    lines: Iterator[str] | None = None,
+    encoding: str = "utf-8",
 ) -> Iterator[list[Row]]:
     """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
-    lines = stream_lines(path) if lines is None else lines
+    lines = stream_lines(path, encoding) if lines is None else lines
     before: list[str] = []
     for line in lines:
         before.append(line)

@@ -28,6 +28,7 @@ from lossnet.data.readers.text import (
     whole,
 )
 from lossnet.data.tables import LabelTable, MultiLabelData
+from lossnet.suggest import did_you_mean
 
 #: what people write for a missing number
 _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
@@ -150,6 +151,7 @@ def stream_texts(
     labels: str | Iterable[str] | None = None,
     like: Like | None = None,
     size: int | None = None,
+    encoding: str = "utf-8",
 ) -> Iterator[LabelledTexts]:
     """Yield a column of texts and the label columns of a table, and no others, ``size`` rows at a time.
 
@@ -160,12 +162,12 @@ def stream_texts(
         parts: Iterable[Part] = [(frame_columns(table), range(1, len(table) + 1))]
     else:
         path = fspath(table)
-        is_parquet = path.lower().endswith((".parquet", ".pq"))
-        parts = _parquet_parts(path, size) if is_parquet else _csv_parts(path, size)
+        parts = _table_parts(path, size, encoding)
     for columns, lines in parts:
         if column not in columns:
-            some = ", ".join(map(repr, list(columns)[:8]))
-            raise DataError(f"there is no column {column!r} of texts; there are {some}", path, 1)
+            raise DataError(
+                f"there is no column {column!r} of texts; {did_you_mean(column, columns)}", path, 1
+            )
         for line, cell in zip(lines, columns[column], strict=True):
             if not str(cell or "").strip():
                 raise DataError(f"the text in {column!r} is empty; write one, or drop the row", path, line)
@@ -177,6 +179,32 @@ def stream_texts(
 
 #: read the texts and labels of a whole table
 read_texts = whole(stream_texts)
+
+
+def stream_cells(
+    path: AnyPath, names: Sequence[str], size: int, encoding: str = "utf-8"
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the cells of some columns of a CSV, TSV or Parquet file, row by row; ``size`` are read at once.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "films.csv")
+    ...     _ = path.write_text("id,length,year\\n007,90,1962\\n008,,1963\\n")
+    ...     list(stream_cells(path, ["id", "length"], size=1))
+    [('007', '90'), ('008', '')]
+    """
+    for columns, _ in _table_parts(fspath(path), size, encoding):
+        for name in names:
+            if name not in columns:
+                raise DataError(f"there is no column {name!r}; {did_you_mean(name, columns)}", path, 1)
+        yield from zip(*(columns[name] for name in names), strict=True)
+
+
+def _table_parts(path: str, size: int | None, encoding: str) -> Iterator[Part]:
+    if path.lower().endswith((".parquet", ".pq")):
+        return _parquet_parts(path, size)
+    return _csv_parts(path, size, encoding)
 
 
 def _csv_parts(
@@ -291,7 +319,7 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
     chosen = _label_columns(path, columns, wanted)
     for name in (*wanted.drop, *wanted.categories):
         if name not in columns:
-            raise DataError(f"there is no column {name!r}; check its name", path, 1)
+            raise DataError(f"there is no column {name!r}; {did_you_mean(name, columns)}", path, 1)
     like = wanted.like
     blocks = [np.empty((len(lines), 0), dtype=np.float32)]
     feature_names: list[str] = []
@@ -354,8 +382,8 @@ def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str
     try:
         chosen = select_names(wanted.labels, names)
     except ValueError as error:
-        what = f"no column {str(error)!r} for labels; check the names given (labels=, --labels)"
-        raise DataError(f"{what}; there are {shown}", path, 1) from None
+        what = f"no column {str(error)!r} for labels (labels=, --labels)"
+        raise DataError(f"{what}; {did_you_mean(str(error), names)}", path, 1) from None
     return dict.fromkeys(chosen, len(chosen) == 1 and _holds_names(columns[chosen[0]]))
 
 

@@ -76,8 +76,8 @@ def _reading(path: AnyPath) -> Iterator[None]:
         raise DataError(f"cannot be read ({error.strerror})", path) from None
 
 
-def stream_lines(path: AnyPath, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file, which may be larger than memory; UTF-8 unless told.
+def stream_lines(path: AnyPath, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a text file, which may be larger than memory.
 
     Only line feeds and carriage returns end a line, so that line numbers are those of editors.
     """
@@ -92,26 +92,24 @@ def stream_lines(path: AnyPath, encoding: str | None = None) -> Iterator[str]:
     yield from chain(leading, lines)
 
 
-def _decoded_lines(path: AnyPath, encoding: str | None) -> Iterator[str]:
+def _decoded_lines(path: AnyPath, encoding: str) -> Iterator[str]:
     """Yield lines without a byte-order mark; refuse what is not text."""
     line = 0
     try:
-        with _reading(path), open(path, encoding=encoding or "utf-8") as file:
+        with _reading(path), open(path, encoding=encoding) as file:
             for line, text in enumerate(file, start=1):
                 if "\0" in text:
-                    advice = " or pass encoding='utf-16'" if encoding else ""
-                    raise DataError(f"a NUL character: not plain text; save it as UTF-8{advice}", path, line)
+                    what = "a NUL character: not plain text; save it as UTF-8"
+                    raise DataError(f"{what}, or give encoding='utf-16' (--encoding utf-16)", path, line)
                 yield text.removeprefix("\ufeff" if line == 1 else "").removesuffix("\n")
     except UnicodeError as error:
         if isinstance(error, UnicodeDecodeError):  # somewhere after the lines that could be decoded
             line += error.object.count(b"\n", 0, error.start)
-        what = f"not {encoding or 'utf-8'} text; save it as UTF-8"
-        if encoding:
-            what += " ('CSV UTF-8' in a spreadsheet, or iconv), or pass encoding='latin-1' (or what it is)"
-            what += " in Python"
-        raise DataError(what, path, line + 1) from None
+        what = f"not {encoding} text; save it as UTF-8 ('CSV UTF-8' in a spreadsheet, or iconv)"
+        advice = "or say what it is, such as encoding='latin-1' (--encoding latin-1)"
+        raise DataError(f"{what}, {advice}", path, line + 1) from None
     except LookupError:
-        raise DataError(f"there is no encoding {encoding!r}; try 'utf-8'", path) from None
+        raise DataError(f"there is no encoding {encoding!r}; try 'utf-8' or 'latin-1'", path) from None
 
 
 def read_lines(path: AnyPath, encoding: str = "utf-8") -> list[str]:
@@ -121,7 +119,7 @@ def read_lines(path: AnyPath, encoding: str = "utf-8") -> list[str]:
 
 def open_lines(path: AnyPath, encoding: str, size: int | None) -> Iterator[str]:
     """Return the lines of a file to be read in parts of ``size`` rows, or as a whole if that is None."""
-    return iter(read_lines(path, encoding)) if size is None else stream_lines(path)
+    return iter(read_lines(path, encoding)) if size is None else stream_lines(path, encoding)
 
 
 def whole(stream: Callable[P, Iterator[Item]]) -> Callable[P, Item]:

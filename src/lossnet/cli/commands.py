@@ -1,134 +1,42 @@
-"""The command line ``lossnet``."""
+"""What each command does; its docstring is its description and its examples."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
-import errno
-import inspect
+import dataclasses
 import os
 import shlex
 import sys
 import warnings
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
-
-import lossnet
+from typing import TYPE_CHECKING, Any, TypeVar
 
 # A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
     from lossnet.data import Examples
+    from lossnet.loading import Loaded
+    from lossnet.model import Model
     from lossnet.prediction import Predictor
     from lossnet.report.evidence import Fresh
     from lossnet.run import Run
     from lossnet.tune import Found
 
-__all__ = ["exit_status", "main"]
-
 T = TypeVar("T")
+#: flags that say what is read
+_DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "words", "embeddings")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit status (0 fine, 2 bad input, 3 diverged, 130 interrupted)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] not in _COMMANDS:
-        outline = _outline()
-        _, unknown = outline.parse_known_args(given)  # prints help or the version and exits
-        what = f"{unknown[0]} is no command; " if unknown else ""
-        outline.error(f"{what}give a command first: {', '.join(_COMMANDS)}")
-    return exit_status(lambda: _run_command(*given))
-
-
-def _run_command(command: str, *given: str) -> None:
-    options = _COMMANDS[command].parser(command).parse_args(given)
-    try:
-        with warnings.catch_warnings():  # a line of text for each, without the code that it comes from
-            warnings.showwarning = lambda message, *where: print(f"lossnet: {message}", file=sys.stderr)
-            _COMMANDS[command].run(options)
-    except OSError as error:
-        output = getattr(options, "output", None)
-        if error.errno in _DISK_ERRORS and error.filename is None and output:
-            error.filename = str(output)
-        raise
-
-
-def exit_status(command: Callable[[], None]) -> int:
-    """Run a command; print an error that ends it as one line and return the exit status."""
-    from lossnet.training import Interrupted, NonFiniteLoss
-
-    try:
-        command()
-        sys.stdout.flush()
-        return 0
-    except Interrupted as stop:
-        resume, lost = "continue with the same command and --resume", "nothing is saved without --output"
-        return _fail(f"{stop}\n{lost if stop.checkpoint is None else resume}", 130)
-    except KeyboardInterrupt as stop:
-        return _fail(str(stop) or "stopped", 130)
-    except NonFiniteLoss as error:
-        return _fail(str(error), 3)
-    except BrokenPipeError:  # such as '| head', which has seen enough
-        _close_stdout()
-        return 0
-    except OverflowError as error:
-        return _fail(f"a number is too large: {error}", 2)
-    except OSError as error:
-        return _fail(_explain(error), 2)
-    except (ValueError, ImportError) as error:
-        # Our own errors (bad data, recipe, checkpoint, model) are ValueErrors that say what to do.
-        return _fail(str(error), 2)
-
-
-#: errors of a disk, with what to do about each
-_DISK_ERRORS = {
-    errno.ENOSPC: "free some space or choose another --output",
-    errno.EDQUOT: "free some space or choose another --output",
-    errno.EFBIG: "choose another --output, on a file system that takes larger files",
-    errno.EROFS: "choose another --output",
-}
-
-
-def _explain(error: OSError) -> str:
-    """Return the message of an error; for one of a disk, with the file and with advice."""
-    if error.errno not in _DISK_ERRORS:
-        return str(error)
-    if error.filename is None:  # what is left to write would fail again when Python ends
-        _close_stdout()
-    what = "the standard output" if error.filename is None else error.filename
-    return f"cannot write {what}: {os.strerror(error.errno)}; {_DISK_ERRORS[error.errno]}"
-
-
-def _close_stdout() -> None:
-    """Discard what is still to be printed."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-def _fail(message: str, status: int) -> int:
-    from lossnet.training.engines import launched_rank
-
-    rank = launched_rank() or 0
-    if not rank or status == 2:  # what stops all processes is said once, but one may lack a file
-        print(f"lossnet{f' (process {rank})' * bool(rank)}: {message}", file=sys.stderr)
-    return status
-
-
-# ---------------------------------------------------------------- commands
-
-
-def _train(options: Namespace) -> None:
+def train(options: Namespace) -> None:
     """Train on a data set and leave result, model, history and a report.
 
     examples:
       lossnet train digits-completion
+      lossnet train train.csv --labels 'label_*' --test test.csv --output runs/mine
       lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
       lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
-      lossnet train mine.csv --labels 'label_*' --output runs/mine
       lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
       lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
       torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
@@ -152,11 +60,15 @@ def _train(options: Namespace) -> None:
             if launched_rank() is not None:
                 raise ValueError("--seeds and --sweep train in one process: leave torchrun out")
             return _train_many(run, options)
-        result, model, data = carry_out(run)
-    if launched_rank():
-        return
+        done = carry_out(run)
+    if not launched_rank():
+        _show_run(options, output, *done)
+
+
+def _show_run(options: Namespace, output: Path | None, result: Any, model: Model, data: Loaded) -> None:
+    """Print the metrics of a run that was just trained, and write its page."""
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
-    _show_metrics(title, result["metrics"])
+    show_metrics(title, result["metrics"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     for stage in result["stages"]:
         _print(
@@ -164,7 +76,7 @@ def _train(options: Namespace) -> None:
         )
     if output is not None:
         _print(f"result, model and history are in {output}")
-        if options.report:
+        if getattr(options, "report", True):
             _report_of(output, options, {output: (model, data)})
 
 
@@ -231,8 +143,8 @@ def _run(options: Namespace, **others: Any) -> Run:
     """Return the run that options of `_add_run` ask for, with its settings."""
     from lossnet.run import Run, resolve
 
-    names = ("data", "method", "loss", "recipe", "seed", "data_dir", "split", "labels", "words")
-    given = {name: getattr(options, name) for name in (*names, "embeddings", "device")}
+    names = ("data", "method", "loss", "goal", "recipe", "seed", "device", *_DATA)
+    given = {name: getattr(options, name) for name in names}
     return resolve(Run(**given, changes=_changes(options), progress=not options.quiet, **others))
 
 
@@ -240,14 +152,16 @@ def _changes(options: Namespace) -> dict[str, Any]:
     """Return the settings that were given as flags."""
     from lossnet.settings import all_settings
 
-    return {name: getattr(options, name) for name in all_settings() if hasattr(options, name)}
+    given = {name: getattr(options, name) for name in all_settings() if hasattr(options, name)}
+    return given if options.lr is None else {"task_lr": options.lr, "energy_lr": options.lr, **given}
 
 
-def _tune(options: Namespace) -> None:
+def tune(options: Namespace) -> None:
     """Search for settings on validation data, and leave the best as a recipe.
 
     examples:
       lossnet tune digits-pairs --method cross-entropy --trials 20 --epochs 20
+      lossnet tune mine.csv --labels 'label_*' --train-best --output runs/tuned
       lossnet tune bibtex --search samples=10,20,40 task_lr=1e-4:1e-2:log --output runs/searched
       lossnet tune bibtex --output runs/tuned    # the same again: goes on, or helps; workers share the trials
       lossnet tune bibtex --storage postgresql://me:secret@host/tuning   # workers on many machines
@@ -255,10 +169,14 @@ def _tune(options: Namespace) -> None:
     """
     import torch
 
+    from lossnet.run import carry_out, check_unused
     from lossnet.tune import Search, parse, search  # an extra
 
+    run = _run(options)
+    if options.train_best and options.output is not None:
+        check_unused(options.output / "best", resume=False)
     wanted = Search(
-        _run(options),
+        run,
         options.trials,
         _unique("--search", map(parse, options.search or ())),
         frozenset(_changes(options)),
@@ -273,18 +191,28 @@ def _tune(options: Namespace) -> None:
         raise KeyboardInterrupt(
             "stopped; trials that were done are kept, and the same command goes on with the others"
         ) from None
-    _show_trials(result)
+    show_trials(result)
     _print(f"all trials are in {result.output / 'trials.jsonl'}")
-    if result.complete:
+    if not result.complete:
+        return
+    if options.train_best:
+        best = result.output / "best"
+        check_unused(best, resume=False)
+        assert run.settings is not None
+        settings = dataclasses.replace(run.settings, **result.complete[0]["settings"])
+        with _resumable(best):
+            done = carry_out(dataclasses.replace(run, settings=settings, output=best))
+        _show_run(options, best, *done)
+    else:
         command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
-        for name in ("data_dir", "split", "labels", "words", "embeddings"):
+        for name in ("goal", *_DATA):
             value = getattr(options, name)
             values = value if isinstance(value, list) else [value]
             command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []
         print(f"to train with the best settings: {shlex.join(command)}")
 
 
-def _show_trials(result: Found, shown: int = 5) -> None:
+def show_trials(result: Found, shown: int = 5) -> None:
     """Print the best trials, as many as fit beside each other, and how many ended how."""
     best = result.complete[:shown]
     if best:
@@ -302,24 +230,32 @@ def _show_trials(result: Found, shown: int = 5) -> None:
     _print(line + f"; {again} of them for one that was lost" * (again > 0))
 
 
-def _evaluate(options: Namespace) -> None:
+def evaluate(options: Namespace) -> None:
     """Evaluate a model on a data set or a file with labels.
 
     examples:
       lossnet evaluate runs/b0 bibtex --data-dir data
+      lossnet evaluate runs/mine test.csv
       lossnet evaluate runs/b0 bibtex --with runs/b1 runs/b2   # probabilities of three, averaged
     """
     from lossnet import stream
+    from lossnet.data.parts import part_files
     from lossnet.files import write_json
     from lossnet.run import find_device
 
     model, device = _loaded(options), find_device(options.device)
+    files = part_files(options.data)
     if options.split is None and model.task.input.streams(options.data):
-        metrics = {"all rows": stream.evaluate(model, options.data, device)}
+        metrics = {"all rows": stream.evaluate(model, options.data, device, options.encoding)}
+    elif files and options.split is None and all(map(model.task.input.streams, files.values())):
+        held_out = {part: file for part, file in files.items() if part != "train"}
+        metrics = {
+            part: stream.evaluate(model, file, device, options.encoding) for part, file in held_out.items()
+        }
     else:
         metrics = {name: model.measure(part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options.others)} more" if options.others else ""
-    _show_metrics(f"{options.model}{several} on {options.data}", metrics)
+    show_metrics(f"{options.model}{several} on {options.data}", metrics)
     if options.output is not None:
         others = {"with": [str(path) for path in options.others]} if options.others else {}
         write_json(options.output, {"model": str(options.model), **others, "metrics": metrics})
@@ -355,11 +291,12 @@ def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
     return {"valid": loaded.valid, "test": loaded.test}
 
 
-def _predict(options: Namespace) -> None:
+def predict(options: Namespace) -> None:
     """Predict labels (one CSV row per instance, with label names and probabilities), masks or tags.
 
     examples:
       lossnet predict runs/b0 input.arff -o out.csv
+      lossnet predict runs/mine new.csv --keep id title -o out.csv
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
@@ -369,6 +306,8 @@ def _predict(options: Namespace) -> None:
     task = model.task
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
+    if options.text is not None and (options.keep or options.encoding):
+        raise ValueError("--keep and --encoding are for a file, not for --text")
     decoder = model.decoder(options.decode or None)
     if options.text is not None:
         lines = [line for line in options.text.splitlines() if line.strip()]
@@ -380,7 +319,7 @@ def _predict(options: Namespace) -> None:
         predicted = iter([Predicted(examples.source, model.probabilities(examples)[0])])
     else:
         _check_not_over(options.input, options.output)
-        predicted = stream.predict(model, options.input)
+        predicted = stream.predict(model, options.input, encoding=options.encoding, keep=options.keep or ())
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:
         _print(line)
@@ -395,7 +334,7 @@ def _check_not_over(source: Path | str | None, target: Path | None) -> None:
             raise ValueError(f"{place} is the input file; choose another --output")
 
 
-def _export(options: Namespace) -> None:
+def export(options: Namespace) -> None:
     """Write a model as an ONNX file, checked against PyTorch on random inputs.
 
     example:
@@ -411,7 +350,7 @@ def _export(options: Namespace) -> None:
     )
 
 
-def _serve(options: Namespace) -> None:
+def serve(options: Namespace) -> None:
     """Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.
 
     examples:
@@ -441,7 +380,7 @@ def _serve(options: Namespace) -> None:
     serve(model, options.host, options.port, limits, token, options.threads, ready)
 
 
-def _report(options: Namespace) -> None:
+def report(options: Namespace) -> None:
     """Write one HTML page about runs on the same data: figures, curves, what was learned, examples.
 
     examples:
@@ -454,7 +393,7 @@ def _report(options: Namespace) -> None:
     _print(f"the report is in {path}")
 
 
-def _data(options: Namespace) -> None:
+def data(options: Namespace) -> None:
     """List data sets, or show one.
 
     examples:
@@ -471,9 +410,8 @@ def _data(options: Namespace) -> None:
         return _print_table(["name", "what", "at hand"], rows)
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
-    shown = describe(
-        options.name, options.data_dir, split=options.split, labels=options.labels, words=options.words
-    )
+    given = {name: getattr(options, name) for name in _DATA if name not in ("data_dir", "embeddings")}
+    shown = describe(options.name, options.data_dir, **given)
     about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
@@ -488,7 +426,21 @@ def _readable(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _methods(options: Namespace) -> None:
+def completion(options: Namespace) -> None:
+    """Print a script that completes commands, flags and their values in a shell.
+
+    examples:
+      lossnet completion bash >> ~/.bashrc
+      lossnet completion zsh > ~/.zfunc/_lossnet      # a folder of $fpath, before compinit
+      lossnet completion fish > ~/.config/fish/completions/lossnet.fish
+    """
+    from lossnet.cli.completion import script
+    from lossnet.cli.parsers import parsers
+
+    print(script(options.shell, parsers()), end="")
+
+
+def methods(options: Namespace) -> None:
     """List methods and losses.
 
     example:
@@ -500,209 +452,7 @@ def _methods(options: Namespace) -> None:
     _print_table(["method", "losses (default first)", "what it does"], rows)
 
 
-# ---------------------------------------------------------------- parsers
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that keeps line breaks in texts, takes flags in full only, and suggests similar flags."""
-
-    def __init__(self, **options: Any) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=formatter, allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        for word in message.split():
-            if word.startswith("--") and word not in flags and "unrecognized" in message:
-                close = difflib.get_close_matches(word.partition("=")[0], flags, n=2)
-                message += f"; did you mean {' or '.join(close)}?" if close else ""
-        super().error(message)
-
-
-def _outline() -> _Parser:
-    """Return a parser that knows the names of commands only, which is enough for its help."""
-    parser = _Parser(prog="lossnet", description="Train networks with a loss that is itself a network.")
-    parser.add_argument("--version", action="version", version=f"lossnet {lossnet.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for name, command in _COMMANDS.items():
-        commands.add_parser(name, help=command.help)
-    return parser
-
-
-def parsers() -> dict[str, _Parser]:
-    """Return the parser of each command."""
-    return {name: command.parser(name) for name, command in _COMMANDS.items()}
-
-
-def _add_train(parser: _Parser) -> None:
-    from lossnet.training.tracking import TRACKERS
-
-    _add_run(parser)
-    parser.add_argument("--seeds", type=int, help="number of runs, from --seed on, at once where possible")
-    about = "a run for each of a setting's values a,b,c, and for all combinations"
-    parser.add_argument("--sweep", nargs="+", metavar="NAME=VALUES", help=about)
-    parser.add_argument("--output", type=Path, help="folder for what the run leaves")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
-    parser.add_argument("--kernels", action="store_true", help="Triton kernels for label sets on a GPU")
-    parser.add_argument("--no-report", dest="report", action="store_false", help="write no page about it")
-    parser.add_argument("--track", help=f"follow epochs with {', '.join(TRACKERS)}")
-    _add_settings(parser, "a recipe changes the defaults")
-
-
-def _add_tune(parser: _Parser) -> None:
-    _add_run(parser)
-    parser.add_argument("--output", type=Path, help="folder for recipe and trials; else runs/tune/STUDY")
-    parser.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
-    about = "search a setting in low:high, low:high:log or a,b,c, beside the method's own"
-    parser.add_argument("--search", nargs="+", metavar="NAME=VALUES", help=about)
-    parser.add_argument("--study", default="", help="name in the storage; by default of data and method")
-    parser.add_argument("--storage", default="", help="database for workers on many machines")
-    _add_settings(parser, "those given are not searched, a recipe changes the others' defaults")
-
-
-def _add_evaluate(parser: _Parser) -> None:
-    _add_model(parser, several=True)
-    parser.add_argument("data", help="a registered name, or a file, which counts whole")
-    parser.add_argument("--data-dir", type=Path, help="where data sets are")
-    parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--output", type=Path, help="JSON file for the metrics")
-
-
-def _add_predict(parser: _Parser) -> None:
-    from lossnet.decoding import LABEL_DECODERS
-
-    _add_model(parser, several=True)
-    parser.add_argument("input", nargs="?", help="a file with the model's inputs")
-    parser.add_argument("--text", help="sentences to tag, one on each line")
-    parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
-    ways = ", ".join(LABEL_DECODERS)
-    parser.add_argument("--decode", default="", help=f"how labels are chosen: {ways}")
-
-
-def _add_export(parser: _Parser) -> None:
-    _add_model(parser)
-    parser.add_argument("file", type=Path, help="the ONNX file to write")
-
-
-def _add_serve(parser: _Parser) -> None:
-    _add_model(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")
-    parser.add_argument("--token-file", type=Path, help="a file with what clients must know")
-    parser.add_argument("--max-body", type=float, default=4, help="MiB of a request")
-    parser.add_argument("--max-instances", type=int, default=256, help="in one request")
-    parser.add_argument("--queue", type=int, default=128, help="requests that may wait")
-    parser.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
-
-
-def _add_report(parser: _Parser) -> None:
-    parser.add_argument("runs", type=Path, nargs="+", help="folders that 'lossnet train' left")
-    parser.add_argument(
-        "--output", type=Path, help="HTML file; by default in the run's folder, or beside several"
-    )
-    parser.add_argument("--data-dir", type=Path, help="where data sets are")
-
-
-def _add_data(parser: _Parser) -> None:
-    parser.add_argument("action", choices=["list", "show"], help="what to do")
-    parser.add_argument("name", nargs="?", help="the data set to show")
-    _add_data_options(parser)
-
-
-class _Command(NamedTuple):
-    """A command: a line of help, a function that adds arguments, and one that runs.
-
-    The docstring of the latter is the command's description and its examples.
-    """
-
-    help: str
-    add: Callable[[_Parser], None]
-    run: Callable[[Namespace], None]
-    usage: str | None = None
-
-    def parser(self, name: str) -> _Parser:
-        """Return the parser of the command's arguments."""
-        description, _, examples = (inspect.getdoc(self.run) or "").partition("\n\n")
-        parser = _Parser(
-            prog=f"lossnet {name}", description=description, epilog=examples + "\n", usage=self.usage
-        )
-        self.add(parser)
-        return parser
-
-
-_USAGE = "lossnet {} DATA [--method METHOD] [--loss LOSS] {}[--output DIR] [options]"
-_COMMANDS = {
-    "train": _Command("train a model", _add_train, _train, _USAGE.format("train", "")),
-    "tune": _Command("search for settings", _add_tune, _tune, _USAGE.format("tune", "[--trials N] ")),
-    "evaluate": _Command("evaluate a model", _add_evaluate, _evaluate),
-    "predict": _Command("predict with a model", _add_predict, _predict),
-    "export": _Command("write a model as ONNX", _add_export, _export),
-    "serve": _Command("answer predictions over HTTP", _add_serve, _serve),
-    "report": _Command("write a page about runs", _add_report, _report),
-    "data": _Command("list or show data sets", _add_data, _data),
-    "methods": _Command("list methods", lambda parser: None, _methods),
-}
-
-
-def _add_run(parser: _Parser) -> None:
-    """Add flags that say what to train, and on what."""
-    from lossnet.build import METHODS
-
-    parser.add_argument("data", help="a name from 'lossnet data list', or a file")
-    parser.add_argument("--method", choices=list(METHODS), help="how to train (default: seal)")
-    parser.add_argument("--loss", help="of the method; see 'lossnet methods'")
-    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
-    parser.add_argument("--recipe", help="a recipe, such as bibtex/seal-nce, or a YAML file")
-    _add_data_options(parser)
-    parser.add_argument("--embeddings", type=Path, nargs="+", help="files with word vectors")
-    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _add_model(parser: _Parser, several: bool = False) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or its model folder")
-    if several:
-        about = "models whose probabilities are averaged with this one's, as of other seeds"
-        many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-        parser.add_argument("--with", dest="others", type=Path, metavar="DIR", help=about, **many)
-
-
-def _add_data_options(parser: _Parser) -> None:
-    parser.add_argument("--data-dir", type=Path, help="where data sets are")
-    parser.add_argument("--split", type=Path, help="JSON: rows of train, valid, test")
-    parser.add_argument("--labels", nargs="+", help="label columns or patterns, for CSV and such")
-    parser.add_argument("--words", help="a column of texts, read as sentences, in a CSV")
-
-
-def _add_settings(parser: _Parser, note: str) -> None:
-    """Add a flag for each setting, in its group, with type, bounds, default and help from `Settings`."""
-    from lossnet.settings import GROUPS, all_settings
-
-    for group, about in GROUPS.items():
-        title = parser.add_argument_group(f"{group} settings", f"{about}; {note}")
-        for one in (one for one in all_settings().values() if one.group == group):
-            choices = "{" + ",".join(get_args(one.type)) + "}" if get_args(one.type) else None
-            metavar = choices or one.type.__name__.upper()
-            title.add_argument(
-                "--" + one.name.replace("_", "-"),
-                type=partial(_setting, one.name),
-                default=argparse.SUPPRESS,
-                metavar=metavar,
-                help=f"{one.help} (default: {one.default})".replace("%", "%%"),
-            )
-
-
-def _setting(name: str, text: str) -> Any:
-    """Return the value of a setting from the command line."""
-    from lossnet.settings import from_text
-
-    try:
-        return from_text(name, text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+# ---------------------------------------------------------------- what is printed
 
 
 def _print(what: Any) -> None:
@@ -721,11 +471,8 @@ def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: s
     _print(table)
 
 
-def _show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+def show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
+    """Print a table of metrics, with a column for each part of the data."""
     names = next(iter(metrics.values()))
     rows = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in names]
     _print_table(["", *metrics], rows, title)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

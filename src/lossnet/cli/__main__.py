@@ -1,0 +1,8 @@
+"""``python -m lossnet.cli``."""
+
+import sys
+
+from lossnet.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
