@@ -65,7 +65,14 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
     spec = METHODS[method]
     parts = Parts(spec, loss, settings, task)
     if not spec.suits(loss, parts.space):
-        raise ValueError(f"method {method} with loss {loss} is not for {task.output.kind}")
+        suitable = [
+            one.name for one in METHODS.values() if any(one.suits(name, parts.space) for name in one.losses)
+        ]
+        others = f"its methods are {', '.join(suitable)}"
+        if method in suitable:
+            own = (name for name in spec.losses if spec.suits(name, parts.space))
+            others = f"with those, {method} takes {', '.join(own)}"
+        raise ValueError(f"method {method} with loss {loss} is not for {task.output.kind}; {others}")
     built = spec.build(parts)
     if task.own.energy is not None:
         _check_energy(spec, dict(built.named_children()).get("energy"))

@@ -20,7 +20,7 @@ from lossnet.outputs.base import Kept
 from lossnet.prediction import Predictor
 from lossnet.task import Task
 
-__all__ = ["evaluate", "predict"]
+__all__ = ["evaluate", "predict", "read"]
 
 Path = str | PathLike[str]
 
@@ -38,7 +38,7 @@ def predict(
     """
     task = model.task
     cells = _cells(path, keep, encoding) if keep else None
-    for part in _stream(task, path, False, encoding):
+    for part in read(task, path, encoding=encoding):
         prepared = task.prepare_inputs(part.examples.source)
         relaxed, _ = model.probabilities(prepared, device)
         kept = None if cells is None else Kept(tuple(keep), list(islice(cells, len(part.examples))))
@@ -55,7 +55,8 @@ def _cells(path: Path, names: Sequence[str], encoding: str | None) -> Iterator[t
     return stream_cells(path, names, ROWS, encoding or "utf-8")
 
 
-def _stream(task: Task, path: Path, labelled: bool, encoding: str | None) -> Iterator[Part]:
+def read(task: Task, path: Path, labelled: bool = False, encoding: str | None = None) -> Iterator[Part]:
+    """Yield the unprepared instances of a file in parts; with ``labelled``, it must have outputs."""
     options = {} if encoding is None else {"encoding": encoding}  # which kinds of one's own may not take
     return task.input.stream(path, task.output.names, labelled, **options)
 
@@ -70,12 +71,12 @@ def evaluate(
     task = model.task
 
     def targets() -> Iterator[Target]:
-        for part in _stream(task, path, True, encoding):
+        for part in read(task, path, True, encoding):
             if part.examples.target is not None:
                 yield part.examples.target
 
     meter, prepare = task.output.meter(model.decision), task.output.preparing(targets)
-    for part in _stream(task, path, True, encoding):
+    for part in read(task, path, True, encoding):
         source, target = part.examples.source, part.examples.target
         if target is None:
             raise ValueError(f"{path} has no {task.output.kind}; give a file with them")

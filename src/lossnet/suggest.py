@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = ["close_names", "did_you_mean"]
@@ -18,6 +19,8 @@ def close_names(name: object, known: Iterable[str], most: int = 2) -> list[str]:
     ['soft-f1']
     >>> close_names("cross", ["seal", "cross-entropy"])
     ['cross-entropy']
+    >>> close_names("lr", ["task_lr", "energy_lr", "samples"])
+    ['task_lr', 'energy_lr']
     >>> close_names("banana", ["seal", "cross-entropy"])
     []
     """
@@ -26,6 +29,7 @@ def close_names(name: object, known: Iterable[str], most: int = 2) -> list[str]:
     plain = {one: _plain(one) for one in known}
     same = [one for one, text in plain.items() if text == wanted]
     begun = [one for one, text in plain.items() if len(wanted) > 2 and text.startswith(wanted)]
+    begun += [one for one in plain if wanted in _WORDS.split(one.lower())]
     close = difflib.get_close_matches(wanted, list(plain.values()), n=most)
     near = [one for text in close for one in plain if plain[one] == text]
     return list(dict.fromkeys(same or [*near, *begun]))[:most]
@@ -47,5 +51,8 @@ def did_you_mean(name: object, known: Iterable[str], there_are: str = "there are
     return f"{hint}{there_are} {', '.join(known[:SHOWN])}{', …' if len(known) > SHOWN else ''}"
 
 
+_WORDS = re.compile(r"[-_ ]+")
+
+
 def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter not in "-_ ")
+    return _WORDS.sub("", name.lower())

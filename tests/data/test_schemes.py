@@ -95,7 +95,7 @@ def test_other_tags_are_no_spans():
     assert detect([]) is None
     with pytest.raises(ValueError, match="marks no span"):
         read_spans(["N"], "IOB2")
-    with pytest.raises(ValueError, match="'BILOU'; did you mean BIOES. known are IOB1, IOB2, BIOES"):
+    with pytest.raises(ValueError, match=r"'BILOU'; did you mean BIOES\? known are IOB1, IOB2, BIOES"):
         mark([], 1, "BILOU")
 
 

@@ -272,17 +272,18 @@ def _loaded(options: Namespace) -> Predictor:
 
 def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
     """Read what to evaluate on: valid and test of a data set, or of a file by a given split."""
+    from lossnet import stream
     from lossnet.data import Split
     from lossnet.data.examples import concatenated
     from lossnet.loading import load
 
     task = model.task
     if task.input.streams(options.data):
-        read = [part.examples for part in task.input.stream(options.data, task.output.names, labelled=True)]
+        read = [part.examples for part in stream.read(task, options.data, True, options.encoding)]
         split = Split.read(options.split, sum(map(len, read)))
         whole = concatenated(task.prepare(read))
         return {"valid": whole.take(split.valid), "test": whole.take(split.test)}
-    loaded = load(options.data, options.data_dir, options.split, task=task)
+    loaded = load(options.data, options.data_dir, options.split, task=task, encoding=options.encoding)
     if not task.matches(loaded.train):
         what = (
             f"{options.data} does not have the inputs and {task.output.kind} of the model in {options.model}"

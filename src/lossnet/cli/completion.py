@@ -19,10 +19,11 @@ class _Word(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """What may follow a command: its flags by their names, and values of its first argument."""
+    """What may follow a command: flags by their names, and arguments that are names, or paths."""
 
     flags: Mapping[str, _Word]
     values: tuple[str, ...]
+    paths: bool
 
 
 def script(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> str:
@@ -50,6 +51,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     settings = {name: get_args(one.type) for name, one in all_settings().items()}
     return settings | {
         "data": names(),
+        "name": names(),
         "method": tuple(METHODS),
         "loss": tuple(sorted({loss for spec in METHODS.values() for loss in spec.losses})),
         "goal": GOALS,
@@ -62,17 +64,19 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 def _words(parser: argparse.ArgumentParser, named: Mapping[str, tuple[str, ...]]) -> _Words:
-    flags, values = {}, ()
+    flags: dict[str, _Word] = {}
+    values: tuple[str, ...] = ()
+    paths = False
     for action in parser._actions:
         own = tuple(action.choices or named.get(action.dest, ()))
         if action.dest == "help" and action.metavar:
             own = (*getattr(parser, "groups", ()), "all")
         if not action.option_strings:
-            values = values or own
+            values, paths = (*values, *own), paths or not action.choices
         about = " ".join((action.help or "").replace("%%", "%").split())
         for flag in action.option_strings:
             flags[flag] = _Word(about, own, action.nargs != 0)
-    return _Words(flags, values)
+    return _Words(flags, values, paths)
 
 
 def _bash(words: Mapping[str, _Words]) -> str:
@@ -88,18 +92,18 @@ def _bash(words: Mapping[str, _Words]) -> str:
         "  fi",
         '  case "${COMP_WORDS[1]}" in',
     ]
-    for command, (flags, values) in words.items():
+    for command, (flags, values, paths) in words.items():
         lines += [f"  {command})", '    case "$before" in']
         for flag, one in flags.items():
             if one.values:
                 lines.append(f"    {flag}) words={shlex.quote(' '.join(one.values))} ;;")
-        paths = "|".join(flag for flag, one in flags.items() if one.takes_value and not one.values)
-        if paths:
-            lines.append(f"    {paths}) files=yes ;;")
+        free = "|".join(flag for flag, one in flags.items() if one.takes_value and not one.values)
+        if free:
+            lines.append(f"    {free}) files=yes ;;")
         lines += [
             "    *)",
             f'      if [[ "$word" == -* ]]; then words={shlex.quote(" ".join(flags))}',
-            f"      else words={shlex.quote(' '.join(values))} files=yes; fi ;;",
+            f"      else words={shlex.quote(' '.join(values))} files={'yes' * paths}; fi ;;",
             "    esac ;;",
         ]
     lines += [
@@ -116,20 +120,20 @@ def _zsh(words: Mapping[str, _Words]) -> str:
     lines = ["#compdef lossnet", "_lossnet() {", "  if (( CURRENT == 2 )); then"]
     lines += [f"    compadd -- {' '.join([*words, '--help', '--version'])}", "    return", "  fi"]
     lines += ['  case "$words[2]" in']
-    for command, (flags, values) in words.items():
+    for command, (flags, values, paths) in words.items():
         lines += [f"  {command})", '    case "$words[CURRENT-1]" in']
         for flag, one in flags.items():
             if one.values:
                 lines.append(f"    {flag}) compadd -- {shlex.join(one.values)} ;;")
-        paths = "|".join(flag for flag, one in flags.items() if one.takes_value and not one.values)
-        if paths:
-            lines.append(f"    {paths}) _files ;;")
+        free = "|".join(flag for flag, one in flags.items() if one.takes_value and not one.values)
+        if free:
+            lines.append(f"    {free}) _files ;;")
+        named = [f"compadd -- {shlex.join(values)}"] if values else []
+        arguments = "; ".join([*named, *["_files"] * paths]) or ":"
         lines += [
             "    *)",
             f'      if [[ "$words[CURRENT]" == -* ]]; then compadd -- {shlex.join(flags)}',
-            f"      else compadd -- {shlex.join(values)}; _files; fi ;;"
-            if values
-            else "      else _files; fi ;;",
+            f"      else {arguments}; fi ;;",
             "    esac ;;",
         ]
     # As a function of $fpath it is called at once; sourced from .zshrc it is registered.
@@ -143,10 +147,10 @@ def _fish(words: Mapping[str, _Words]) -> str:
         "# fish completion of lossnet",
         f"complete -c lossnet -f -n __fish_use_subcommand -a {shlex.quote(' '.join(words))}",
     ]
-    for command, (flags, values) in words.items():
+    for command, (flags, values, paths) in words.items():
         start = f"complete -c lossnet -n '__fish_seen_subcommand_from {command}'"
-        if values:
-            lines.append(f"{start} -a {shlex.quote(' '.join(values))}")
+        if values or not paths:
+            lines.append(f"{start} {'' if paths else '-f '}-a {shlex.quote(' '.join(values))}")
         for flag, one in flags.items():
             kind = "-l" if flag.startswith("--") else "-s"
             line = f"{start} {kind} {flag.lstrip('-')} -d {_fish_quoted(one.about)}"

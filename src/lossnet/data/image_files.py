@@ -26,6 +26,8 @@ _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 #: the table of a folder whose images have labels, and the column of the images' file names
 _LABELS, _NAMES = "labels.csv", "image"
+#: grey levels that may stand for classes, and the share of pixels that each then has at least
+_MOST_CLASSES, _LEAST_SHARE = 30, 1e-3
 _LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with those two in each"
 
 
@@ -101,7 +103,10 @@ def _read_folder(folder: Path, resize: tuple[int, int] | None) -> tuple[MaskData
     absent = [f"{part}/" for part, name in names.items() if name is None]
     if absent:
         what = f"the folder has no images/ and no {', '.join(absent)}"
-        raise DataError(f"{what}; a folder of images has {_LAYOUT}", folder)
+        tables = (
+            "one of tables or sentences has files train.csv, valid.csv and test.csv (or another extension)"
+        )
+        raise DataError(f"{what}; a folder of images has {_LAYOUT}; {tables}", folder)
     return _join_parts([_read_part(folder / str(name), resize) for name in names.values()], folder)
 
 
@@ -224,11 +229,24 @@ def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
         pictures.append(_resized(picture, resize))
         shapes.append(mask)
     stacked = _stacked(pictures, list(images.values()))
+    _check_classes(shapes, folder / "masks")
     lightest = max(int(mask.max()) for mask in shapes)
     if 0 < lightest <= 127:
         what = f"no mask has foreground: the lightest pixel of all is {lightest}, and foreground is above 127"
         raise DataError(f"{what}; write masks as black and white", folder / "masks")
     return MaskData.from_arrays(stacked, np.stack(shapes) > 127)
+
+
+def _check_classes(masks: list[NDArray[np.uint8]], folder: Path) -> None:
+    """Raise a DataError for masks of several classes: few levels, none of which is a mere edge."""
+    counts = np.sum([np.bincount(mask.ravel(), minlength=256) for mask in masks], axis=0)
+    levels = np.flatnonzero(counts)
+    if 2 < len(levels) <= _MOST_CLASSES and counts[levels].min() >= _LEAST_SHARE * counts.sum():
+        what = f"masks have {len(levels)} levels ({', '.join(map(str, levels))}), as of several classes"
+        advice = (
+            "a mask here says of each pixel whether it is foreground; write black and white ones of one class"
+        )
+        raise DataError(f"{what}; {advice}", folder)
 
 
 def _stacked(pictures: list[NDArray[np.uint8]], files: list[Path]) -> NDArray[np.uint8]:

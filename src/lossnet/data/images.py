@@ -112,7 +112,8 @@ class MaskStack(_Stack, Target):
         if not ((values == 1).all() or (values == 255).all()):
             strange = values[(values != 1) & (values != 255)]
             what = f"a mask has the value {strange[0]}" if strange.size else "masks have both 1 and 255"
-            raise DataError(f"{what}; masks must be 0 and 1, or 0 and 255")
+            advice = "masks must be 0 and 1, or 0 and 255: of one class, and not of several"
+            raise DataError(f"{what}; {advice}")
         self.masks = np.ascontiguousarray(foreground, dtype=np.uint8)
         super().__init__(self.masks)
 

@@ -115,7 +115,7 @@ class TrainingState:
             reached = f"reached the limit of {_epochs(options.max_epochs)}"
             if position.stale:
                 return f"{reached}, {position.stale} after the last improvement"
-            return f"{reached}, still improving: more (epochs=, --epochs) may help"
+            return f"{reached}, still learning: more (epochs=, --epochs) may help"
         watched = dict.fromkeys((options.monitor, scores.LOG_LOSS.name))
         names = " and ".join(scores.metric(name).title for name in watched)
         return f"stopped early: on valid, {names} did not improve for {_epochs(position.stale)}"

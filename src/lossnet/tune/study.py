@@ -90,7 +90,7 @@ class Search:
 class Found:
     """The result of a search: its trials, as in ``trials.jsonl``, and its folder.
 
-    ``metric`` is the key of what was searched for; the highest value is the best.
+    ``metric`` is the key of what was searched for, by which the best trial is chosen.
     """
 
     trials: list[dict[str, Any]]
@@ -101,7 +101,20 @@ class Found:
     def complete(self) -> list[dict[str, Any]]:
         """Trials that were trained to their end, the best first."""
         done = (trial for trial in self.trials if trial["state"] == "complete")
-        return sorted(done, key=lambda trial: (-trial[self.metric], trial["number"]))
+        sign = 1 if _is_lower_better(self.metric) else -1
+        return sorted(done, key=lambda trial: (sign * trial[self.metric], trial["number"]))
+
+
+def _is_lower_better(metric: str) -> bool:
+    return scores.metric(metric).higher_is_better is False
+
+
+def _metric(run: Run, data: Loaded) -> str:
+    """Return the validation metric that trials are compared by: that of the run's goal, else the main one."""
+    if run.goal is None:
+        return scores.main_metric(data.task.space(settled(run)[2]))
+    data.task.output.check_goal(run.goal)
+    return data.task.output.goals[run.goal]
 
 
 def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
@@ -207,7 +220,10 @@ def _open(wanted: Search, storage: RDBStorage, space: Mapping[str, Dimension], d
     description = _description(wanted, space, data)
     try:
         study = optuna.create_study(
-            study_name=wanted.study, storage=storage, pruner=PRUNER, direction="maximize"
+            study_name=wanted.study,
+            storage=storage,
+            pruner=PRUNER,
+            direction="minimize" if _is_lower_better(_metric(wanted.run, data)) else "maximize",
         )
     except DuplicatedStudyError:
         study = optuna.load_study(study_name=wanted.study, storage=storage, pruner=PRUNER)
@@ -232,6 +248,7 @@ def _description(wanted: Search, space: Mapping[str, Dimension], data: Loaded) -
         **identity_of(data),
         "method": method,
         "loss": loss,
+        "goal": wanted.run.goal,
         "seed": wanted.run.seed,
         "settings": dataclasses.asdict(settings),
         "space": {name: dataclasses.asdict(where) for name, where in space.items()},
@@ -302,7 +319,7 @@ class _Worker:
     def __post_init__(self) -> None:
         method, loss, self.settings = settled(self.wanted.run)
         task = self.data.task
-        self.metric = scores.main_metric(task.space(self.settings))
+        self.metric = _metric(self.wanted.run, self.data)
         with torch.device("meta"):
             self.stages = len(build(method, loss, self.settings, task).stages())
 
@@ -349,7 +366,7 @@ class _Worker:
         """Report a trial, write all trials, and stop if none is left."""
         if "surplus" not in trial.user_attrs:
             complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            so_far = f"; best {max(t.value or 0.0 for t in complete):.4f}" if complete else ""
+            so_far = f"; best {study.best_value:.4f}" if complete else ""
             outcome = trial.user_attrs.get("why") or f"{self.metric} {trial.value:.4f}"
             self.tell(f"trial {trial.number}: {outcome}{so_far}")
             self.write()

@@ -32,7 +32,7 @@ from lossnet.data.readers.arrays import read_npz
 from lossnet.data.readers.clus import is_hierarchical, read_clus
 from lossnet.data.readers.libsvm import is_xc_header, read_libsvm, read_xc
 from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, read_frame, read_parquet
-from lossnet.data.readers.text import Like, align_labels, build, open_lines
+from lossnet.data.readers.text import Like, align_labels, build, missing_file, open_lines
 from lossnet.data.tables import MultiLabelData
 from lossnet.suggest import did_you_mean
 
@@ -173,7 +173,7 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
         options = {**options, "lines": lines}
     if reader is None:
         if not Path(path).exists():
-            raise DataError("no such file; check the path", path)
+            raise missing_file(path)
         what = f"its format is not known by the extension {suffix!r}"
         raise DataError(f"{what}; use one of {', '.join(TABLES)}", path)
     accepted = inspect.signature(reader).parameters

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, wraps
 from itertools import chain, islice
 from os import fspath
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.tables import LabelTable, MultiLabelData
+from lossnet.suggest import close_names
 
 #: Spellings of a binary value; other two-valued nominals are ordinary categories.
 BINARY_WORDS = {
@@ -66,12 +68,21 @@ def read_bytes(path: AnyPath) -> bytes:
         return file.read()
 
 
+def missing_file(path: AnyPath) -> DataError:
+    """Return the error for a file that is not there, with those beside it that are called similarly."""
+    place = Path(path)
+    beside = [file.name for file in place.parent.iterdir()] if place.parent.is_dir() else []
+    close = [str(place.with_name(name)) for name in close_names(place.name, beside)]
+    advice = f"did you mean {' or '.join(close)}?" if close else "check the path"
+    return DataError(f"no such file; {advice}", path)
+
+
 @contextmanager
 def _reading(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DataError("no such file; check the path", path) from None
+        raise missing_file(path) from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", path) from None
 
@@ -165,12 +176,15 @@ def number_complaint(token: str, column: str, missing: str) -> str:
 
 
 def select_names(wanted: str | Iterable[str], names: Sequence[str]) -> list[str]:
-    """Return the names asked for, in full or by a pattern such as ``label_*``; ValueError if none."""
+    """Return the names asked for, in full, by patterns such as ``label_*`` or in lists such as ``a,b``.
+
+    A ValueError holds one that fits no name.
+    """
     known = set(names)
-    if isinstance(wanted, str):
-        wanted = [wanted] if wanted in known else [part.strip() for part in wanted.split(",")]
+    listed = [wanted] if isinstance(wanted, str) else wanted
+    parts = ([one] if one in known else [part.strip() for part in one.split(",")] for one in listed)
     chosen: dict[str, None] = {}
-    for pattern in wanted:
+    for pattern in chain.from_iterable(parts):
         matches = [pattern] if pattern in known else [n for n in names if fnmatchcase(n, pattern)]
         if not matches:
             raise ValueError(pattern)
