@@ -4,11 +4,13 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,11 +20,13 @@ from safetensors import SafetensorError
 import lossnet
 import lossnet.report
 import lossnet.run
+from lossnet import cli
 from lossnet.build import METHODS
 from lossnet.cli import commands, main
 from lossnet.data import names as dataset_names
+from lossnet.data.readers import stream_inputs
 from lossnet.decoding import ExpectedF1
-from lossnet.settings import Settings
+from lossnet.settings import GROUPS, Settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
 from lossnet.training.engines import Eager
 
@@ -262,6 +266,29 @@ def test_every_flag_arrives(captured, tmp_path):
     assert run.settings == dataclasses.replace(Settings(), clip=2.5)
 
 
+def test_lr_sets_all_learning_rates_that_are_not_given_themselves(captured, recipes):
+    for flags, rates in (
+        (["--lr", "0.5"], (0.5, 0.5)),
+        (["--lr", "0.5", "--energy-lr", "0.25"], (0.5, 0.25)),
+        (["--task-lr", "0.25", "--lr", "0.5"], (0.25, 0.5)),
+        ([], (0.001, 1e-5)),  # the recipe's
+    ):
+        assert main(["train", "mine", *flags]) == 0
+        assert (captured[-1].settings.task_lr, captured[-1].settings.energy_lr) == rates
+
+
+def test_flags_of_data_arrive(captured):
+    flags = ["--goal", "micro-f1", "--valid", "v.csv", "--test", "t.csv", "--encoding", "latin-1"]
+    assert main(["train", "d.csv", *flags]) == 0
+    run = captured[-1]
+    assert (run.goal, str(run.valid), str(run.test), run.encoding) == (
+        "micro-f1",
+        "v.csv",
+        "t.csv",
+        "latin-1",
+    )
+
+
 def test_there_is_a_flag_for_every_setting(captured):
     for field in dataclasses.fields(Settings):
         value = {"conditioned": "true", "inference_update": "gradient", "inference_start": "net"}
@@ -376,6 +403,88 @@ def test_predict_gives_names_and_probabilities(trained, tmp_path, kind, decode):
     assert chosen == [{LABELS[i] for i in np.flatnonzero(row)} for row in expected]
 
 
+def test_predict_keeps_columns_of_the_input(trained, tmp_path, capsys, monkeypatch):
+    # The inputs are read in parts of other sizes than the columns that are kept.
+    monkeypatch.setattr("lossnet.inputs.features.stream_inputs", partial(stream_inputs, rows=7))
+    monkeypatch.setattr("lossnet.stream.ROWS", 5)
+    x, _ = rows(30, seed=8)
+    plain = write_csv(tmp_path / "plain.csv", x)
+    lines = plain.read_text().splitlines()
+    named = tmp_path / "named.csv"
+    ids = ["id", *(f"00{number}" for number in range(30))]
+    titles = ["title", *('"a, b"' for _ in range(30))]
+    named.write_text("".join(f"{a},{b},{c}\n" for a, b, c in zip(ids, lines, titles, strict=True)))
+    outputs = tmp_path / "plain-out.csv", tmp_path / "out.csv"
+    assert main(["predict", str(trained), str(plain), "-o", str(outputs[0])]) == 0
+    command = ["predict", str(trained), str(named), "-o", str(outputs[1]), "--keep", "title", "id"]
+    assert main(command) == 0
+    without, kept = ([*csv.reader(path.read_text().splitlines())] for path in outputs)
+    assert kept[0] == ["row", "title", "id", "labels", *LABELS]
+    assert [row[1:3] for row in kept[1:]] == [["a, b", name] for name in ids[1:]]
+    assert [[row[0], *row[3:]] for row in kept] == without
+
+
+def test_columns_that_cannot_be_kept(trained, tmp_path, capsys):
+    x, y = rows(5, seed=8)
+    file, arff = write_csv(tmp_path / "new.csv", x, y), write_arff(tmp_path / "new.arff", x, y)
+    for given, message in (
+        ([file, "--keep", "lenth"], "there is no column 'lenth'; did you mean length?"),
+        ([file, "--keep", "label_a"], "the column 'label_a' to keep is called like one of the predictions"),
+        ([file, "--keep", "age", "age"], "a column is given twice"),
+        ([arff, "--keep", "age"], "columns are kept of CSV, TSV and Parquet files"),
+        (["--text", "hello", "--keep", "age"], "are for a file, not for --text"),
+    ):
+        assert message in failed(["predict", trained, *given], capsys)
+
+
+def test_other_encodings_are_read_in_parts_too(trained, tmp_path, capsys):
+    x, y = rows(5, seed=8)
+    file = write_csv(tmp_path / "new.csv", x, y)
+    file.write_bytes(
+        file.read_bytes().replace(b"length,width", b"length,width,K\xf6ln").replace(b"\r\n", b"\n")
+    )
+    lines = file.read_bytes().split(b"\n")
+    lines[1:-1] = [b",".join((*line.split(b",")[:2], b"\xe4", *line.split(b",")[2:])) for line in lines[1:-1]]
+    file.write_bytes(b"\n".join(lines))
+    assert "--encoding latin-1" in failed(["predict", trained, file], capsys)
+    assert "--encoding latin-1" in failed(["evaluate", trained, file], capsys)
+    for command in (["predict", "--keep", "Köln"], ["evaluate"]):
+        name, *more = command
+        assert main([name, str(trained), str(file), "--encoding", "latin-1", *more]) == 0
+    assert "ä" in capsys.readouterr().out
+
+
+def test_a_goal_is_kept_in_the_result_and_the_model(table, tmp_path, capsys):
+    command = ["train", str(table), "--labels", "label_*", "--epochs", "2", "--goal", "hamming", *TINY]
+    assert main([*command, "--output", str(tmp_path / "run")]) == 0
+    assert result_of(tmp_path / "run")["goal"] == "hamming"
+    assert lossnet.load(tmp_path / "run").decision.goal == "hamming"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_rows_of_files_that_test_can_be_read_again(tmp_path, capsys, folder):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, count, seed in (("train", 60, 0), ("val", 20, 1), ("test", 30, 2)):
+        write_csv(data / f"{name}.csv", *rows(count, seed))
+    given = (
+        [data] if folder else [data / "train.csv", "--valid", data / "val.csv", "--test", data / "test.csv"]
+    )
+    output = tmp_path / "run"
+    command = ["train", *given, "--labels", "label_*", "--epochs", "3", "--no-report", *TINY]
+    assert main([*map(str, command), "--output", str(output)]) == 0
+    assert result_of(output)["split"] == "files"
+    assert main(["report", str(output)]) == 0
+    assert (output / "report.html").is_file()
+    answer = tmp_path / "metrics.json"
+    for source, parts in ((data, ("valid", "test")), (data / "test.csv", ("all rows",))):
+        assert main(["evaluate", str(output), str(source), "--output", str(answer)]) == 0
+        metrics = json.loads(answer.read_text())["metrics"]
+        assert tuple(metrics) == parts
+        assert metrics[parts[-1]] == pytest.approx(result_of(output)["metrics"]["test"], rel=1e-5)
+    capsys.readouterr()
+
+
 def test_predict_prints_without_an_output_file(trained, table, capsys):
     assert main(["predict", str(trained), str(table)]) == 0
     shown = capsys.readouterr().out
@@ -450,6 +559,29 @@ def helped(capsys, *arguments):
     return shown.out
 
 
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_the_short_help_has_what_newcomers_need_and_names_the_groups(command, capsys):
+    shown = helped(capsys, command, "--help")
+    flags = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE))
+    needed = {"--labels", "--words", "--goal", "--method", "--loss", "--output", "--seed", "--epochs", "--lr"}
+    needed |= {"--test", "--valid", "--split", "--data-dir", "--quiet"}
+    needed |= {"--seeds"} if command == "train" else {"--trials", "--search", "--train-best"}
+    assert flags == needed
+    for group in ("data", "running", *GROUPS):
+        assert re.search(rf"^  {group} ", shown, re.MULTILINE), group
+    assert "examples:" in shown
+
+
+def test_every_flag_is_in_the_help_of_one_group(capsys):
+    groups, flags = cli.parsers()["tune"].groups, []
+    for group in groups:
+        flags += re.findall(r"^  (--[a-z-]+)", helped(capsys, "tune", "--help", group), re.MULTILINE)
+    everything = {flag for flag in cli.parsers()["tune"]._option_string_actions if flag.startswith("--")}
+    assert sorted(flags) == sorted(everything - {"--help"})
+    assert "--image-net" in helped(capsys, "train", "--help", "images")
+    assert "--image-net" not in helped(capsys, "train", "--help", "network")
+
+
 def test_the_help_of_train_explains_every_setting(capsys):
     shown = helped(capsys, "train", "--help", "all")
     for field in dataclasses.fields(Settings):
@@ -488,6 +620,36 @@ ERRORS = [
     (["evaluate", "nowhere", "digits-pairs"], "nowhere: no model here"),
     (["data", "show"], "lossnet data show"),
     (["data", "show", "bibtx"], "did you mean bibtex"),
+    (["trian", "digits-pairs"], "trian is no command; did you mean train?"),
+    (["train", "--help", "dta"], "no group 'dta' of flags; did you mean data?"),
+    (["train", "d", "--learning-rate", "1"], "for --learning-rate, did you mean --lr?"),
+    (["train", "d", "--batch=9"], "for --batch, did you mean --batch-size?"),
+    (["train", "d", "--lables", "a"], "for --lables, did you mean --labels"),
+    (["train", "d", "-epochs", "3"], "for -epochs, did you mean --epochs?"),
+    (["train", "d", "--dropout", "0.3"], "--task-dropout or --energy-dropout"),
+    (["train", "d", "--xyzzy"], "'lossnet train --help all' lists all flags"),
+    (["predict", "m", "--xyzzy"], "'lossnet predict --help' lists all flags"),
+    (["train", "--labels", "a", "b.csv"], "write it before flags that take several values, such as --labels"),
+    (["train", "digits-pairs", "--method", "crossentropy"], "did you mean cross-entropy?"),
+    (["train", "digits-pairs", "--loss", "margni"], "did you mean margin?"),
+    (
+        ["train", "digits-pairs", "--method", "dvn", "--loss", "nce"],
+        "nce is for nce-energy, seal-static",
+    ),
+    (["train", "digits-pairs", "--method", "crf"], "not for labels; its methods are cross-entropy, spen"),
+    (["train", "digits-pairs", "--solver", "neuman"], "did you mean neumann?"),
+    (["train", "digits-pairs", "--epochs", "1.5"], "give a whole number"),
+    (["train", "digits-pairs", "--lr", "0"], "must be above 0"),
+    (["train", "digits-pairs", "--recipe", "bibtex/seal-nec"], "did you mean bibtex/seal-nce"),
+    (["train", "digits-pairs", "--track", "tensorbord"], "did you mean tensorboard?"),
+    (["train", "digits-pairs", "--goal", "microf1"], "did you mean micro-f1?"),
+    (
+        ["train", "digits-scenes", "--goal", "f1"],
+        "masks cannot be predicted for 'f1'; goals of masks",
+    ),
+    (["train", "digits-pairs", "--sweep", "lr=1,2"], "did you mean task_lr or energy_lr?"),
+    (["train", "digits-pairs", "--features", "case"], "has no sentences"),
+    (["train", "digits-pairs", "--encoding", "latin-1"], "--encoding are for files"),
     (["data", "show", "bookmarks"], "bookmarks.arff"),
     (["data", "show", "missing.arff"], "missing.arff"),
     (["dance"], "dance"),
@@ -506,6 +668,18 @@ def test_a_label_pattern_that_matches_nothing(table, capsys):
     message = failed(["train", table, "--labels", "lbl_*", *TINY], capsys)
     assert "lbl_*" in message
     assert "mine.csv" in message
+
+
+def test_label_columns_and_files_that_are_mistyped(table, capsys):
+    assert "did you mean label_a" in failed(["train", table, "--labels", "lable_a"], capsys)
+    near = table.with_name("mien.csv")
+    assert f"no such file; did you mean {table}?" in failed(["train", near, "--labels", "l"], capsys)
+    assert "did you mean label_a" in failed(["train", table, "--words", "label-a", "--labels", "l"], capsys)
+
+
+def test_labels_may_be_listed_with_commas(table, capsys):
+    assert main(["data", "show", str(table), "--labels", "label_a,label_c"]) == 0
+    assert "label_b (" not in capsys.readouterr().out
 
 
 def test_a_table_without_labels_says_how_to_name_them(table, capsys):
@@ -639,13 +813,24 @@ def test_ctrl_c_without_an_output_does_not_promise_to_resume(table, capsys, monk
     assert "--resume" not in failed(command, capsys, status=130)
 
 
-@pytest.mark.parametrize(("argument", "said"), [("--help", "train a model"), ("--version", "lossnet ")])
+HELP = [
+    ("--help", "train a model"),
+    ("--version", "lossnet "),
+    ("train --help", "--labels"),
+    ("train --help all", "--image-net"),
+    ("tune --help", "--trials"),
+    ("predict --help", "--keep"),
+    ("serve --help", "--port"),
+]
+
+
+@pytest.mark.parametrize(("argument", "said"), HELP)
 def test_help_and_version_import_no_torch(argument, said):
     code = (
         "import atexit, sys\n"
         "from lossnet.cli import main\n"
         "atexit.register(lambda: print('torch' in sys.modules, 'numpy' in sys.modules))\n"
-        f"main([{argument!r}])"
+        f"main({argument.split()!r})"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr

@@ -268,6 +268,27 @@ def test_masks_of_zero_and_one_are_not_taken_for_empty_ones(tmp_path):
     assert read_images(tmp_path)[0].masks.max() == 0
 
 
+@pytest.mark.parametrize("step", [1, 85])
+def test_masks_of_several_classes_are_refused_with_the_reason(tmp_path, step):
+    classes = np.arange(48).reshape(6, 8) // 12
+    for name in ("a", "b"):
+        pair(tmp_path, name, mask=(classes * step).astype(np.uint8))
+    with pytest.raises(DataError, match=rf"masks have 4 levels \(0, {step}, .*as of several classes"):
+        read_images(tmp_path)
+    np.savez(tmp_path / "classes.npz", images=np.zeros((1, 6, 8)), masks=classes[None])
+    with pytest.raises(DataError, match="of one class, and not of several"):
+        read_images(tmp_path / "classes.npz")
+
+
+def test_edges_of_masks_may_be_grey(tmp_path):
+    mask = np.zeros((64, 64), np.uint8)
+    mask[20:40, 20:40] = 255
+    mask[19, 30], mask[40, 30] = 100, 180
+    pair(tmp_path, "a", (64, 64), mask=mask)
+    data, _ = read_images(tmp_path)
+    assert data.masks.sum() == 401
+
+
 def bomb(side: int) -> bytes:
     """A PNG that claims to be ``side``×``side`` and has no pixels."""
 

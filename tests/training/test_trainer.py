@@ -247,6 +247,18 @@ def test_the_returned_method_is_that_of_the_best_epoch(train, valid, names):
     assert kept is best
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([0.1, 0.2, 0.3], "reached the limit of 3 epochs, still learning: more (epochs=, --epochs) may help"),
+        ([0.3, 0.2, 0.1], "reached the limit of 3 epochs, 2 after the last improvement"),
+    ],
+)
+def test_a_stage_that_reaches_its_limit_says_whether_more_may_help(ten_rows, script, said):
+    trainer, _ = fit(Scripted(script), ten_rows, ten_rows, max_epochs=3, patience=50)
+    assert trainer.stages[0]["ended"] == said
+
+
 STOPPED_EARLY = "stopped early: on valid, F1 at 0.5 and log loss did not improve for 3 epochs"
 
 

@@ -245,6 +245,27 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
     assert "the same command goes on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("goal", ["hamming", "micro-f1"])
+def test_the_best_settings_are_trained_for_the_goal_of_the_search(make_run, tmp_path, capsys, goal):
+    run, output = make_run(), tmp_path / "out"
+    arguments = ["tune", run.data, "--split", str(run.split), "--labels", "is_*", "--quiet", "--epochs", "2"]
+    arguments += ["--method", "cross-entropy", "--task-hidden", "4", "--device", "cpu", "--trials", "3"]
+    arguments += ["--goal", goal, "--train-best", "--output", str(output)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    rows = [json.loads(line) for line in (output / "trials.jsonl").read_text().splitlines()]
+    metric, choose = {"hamming": ("hamming_loss", min), "micro-f1": ("micro_f1", max)}[goal]
+    done = [row for row in rows if row["state"] == "complete"]
+    best = choose(done, key=lambda row: row[metric])
+    result = json.loads((output / "best" / "result.json").read_text())
+    assert best["settings"].items() <= result["settings"].items()
+    assert result["goal"] == goal
+    assert f"{result['metrics']['test']['f1']:.4f}" in printed
+    assert "to train with the best settings" not in printed
+    assert main(arguments) == 2
+    assert "out/best already holds a result" in capsys.readouterr().err
+
+
 def test_the_best_trials_can_be_read_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     names = [*default_space("implicit", "nce", Settings(), Task.of_sizes(4, 2)), "inference_lr"]
