@@ -282,7 +282,8 @@ def test_decoders_have_names():
     assert labels.decoder("per-label", decision) == Threshold((0.2, 0.4))
     assert labels.decoder("expected-f1", decision) == ExpectedF1()
     with pytest.raises(
-        ValueError, match=r"labels cannot be decoded by .guess.; there are tuned, 0\.5, per-label, expected-f1"
+        ValueError,
+        match=r"labels cannot be decoded by .guess.; there are tuned, 0\.5, per-label, expected-f1",
     ):
         labels.decoder("guess", decision)
 

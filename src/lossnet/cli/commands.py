@@ -9,7 +9,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +34,7 @@ def train(options: Namespace) -> None:
 
     examples:
       lossnet train digits-completion
+      lossnet train mine.csv --labels 'label_*' --goal exact-match --budget 5
       lossnet train train.csv --labels 'label_*' --test test.csv --output runs/mine
       lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
       lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
@@ -69,6 +70,8 @@ def _show_run(options: Namespace, output: Path | None, result: Any, model: Model
     """Print the metrics of a run that was just trained, and write its page."""
     title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
     show_metrics(title, result["metrics"])
+    if "choice" in result:
+        _show_choice(result["choice"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
     for stage in result["stages"]:
         _print(
@@ -78,6 +81,26 @@ def _show_run(options: Namespace, output: Path | None, result: Any, model: Model
         _print(f"result, model and history are in {output}")
         if getattr(options, "report", True):
             _report_of(output, options, {output: (model, data)})
+
+
+def _show_choice(choice: Mapping[str, Any]) -> None:
+    """Print what method auto tried, and what it chose."""
+    from lossnet.auto import sentence
+
+    rows = [
+        [
+            "→ " * (one["name"] == choice["chosen"]) + one["name"],
+            f"{one['score']:.4f}" + (f" ± {one['error']:.4f}" if one["error"] is not None else ""),
+            f"{one['seconds']:.1f}" + " (cut short)" * one["cut"],
+        ]
+        for one in choice["candidates"]
+    ]
+    rows += [
+        [one["name"], "not tried" if "budget" in one["why"] else "failed", one["why"]]
+        for one in choice["skipped"]
+    ]
+    _print_table(["method", choice["metric"], "seconds"], rows, f"auto, for {choice['goal']}")
+    _print(sentence(choice))
 
 
 @contextmanager
@@ -90,7 +113,7 @@ def _resumable(output: Path | None) -> Iterator[None]:
     except Interrupted:
         raise
     except KeyboardInterrupt as stop:
-        names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json")
+        names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json", "candidates/*/*")
         saved = [path for name in names if output is not None for path in output.glob(name)]
         if not saved:
             raise
@@ -143,7 +166,7 @@ def _run(options: Namespace, **others: Any) -> Run:
     """Return the run that options of `_add_run` ask for, with its settings."""
     from lossnet.run import Run, resolve
 
-    names = ("data", "method", "loss", "goal", "recipe", "seed", "device", *_DATA)
+    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", *_DATA)
     given = {name: getattr(options, name) for name in names}
     return resolve(Run(**given, changes=_changes(options), progress=not options.quiet, **others))
 
@@ -447,9 +470,10 @@ def methods(options: Namespace) -> None:
     example:
       lossnet methods
     """
-    from lossnet.build import METHODS
+    from lossnet.build import AUTO, METHODS
 
-    rows = [[name, ", ".join(spec.losses), spec.summary] for name, spec in METHODS.items()]
+    rows = [[AUTO, "", "several of these, of which validation data choose one: the default"]]
+    rows += [[name, ", ".join(spec.losses), spec.summary] for name, spec in METHODS.items()]
     _print_table(["method", "losses (default first)", "what it does"], rows)
 
 

@@ -41,7 +41,7 @@ def script(shell: str, parsers: Mapping[str, argparse.ArgumentParser]) -> str:
 
 def _names() -> dict[str, tuple[str, ...]]:
     """Return the values of flags and arguments that are names of ours."""
-    from lossnet.build import METHODS
+    from lossnet.build import AUTO, METHODS
     from lossnet.data import names
     from lossnet.decoding import LABEL_DECODERS
     from lossnet.recipes import recipe_names
@@ -52,7 +52,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     return settings | {
         "data": names(),
         "name": names(),
-        "method": tuple(METHODS),
+        "method": (AUTO, *METHODS),
         "loss": tuple(sorted({loss for spec in METHODS.values() for loss in spec.losses})),
         "goal": GOALS,
         "decode": tuple(LABEL_DECODERS),

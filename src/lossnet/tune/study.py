@@ -26,6 +26,7 @@ import torch
 import yaml
 
 from lossnet import scores
+from lossnet.build import AUTO
 from lossnet.build import build
 from lossnet.files import write_text
 from lossnet.loading import Loaded
@@ -136,6 +137,8 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
     if wanted.trials < 1:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
     run = dataclasses.replace(resolve(wanted.run), output=None, resume=False, track=None)
+    if run.method == AUTO:
+        raise ValueError("a search is for the settings of one method; name it, as --method cross-entropy")
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
