@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from functools import partial
 
 import numpy as np
@@ -201,7 +202,7 @@ def captured(monkeypatch):
         metrics = {"valid": {"f1": 0.5}}
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
         result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none", "stages": []}
-        return result, None, None
+        return result, None, Namespace(origin=None)
 
     monkeypatch.setattr(lossnet.run, "carry_out", train)
     return runs

@@ -12,6 +12,7 @@ from lossnet.data.errors import AnyPath
 from lossnet.data.readers import read_frame
 from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
 from lossnet.data.sentence_files import read_labelled_texts
+from lossnet.data.tables import Origin
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
@@ -26,7 +27,8 @@ class Loaded:
     """A data set ready to train on: its three parts, prepared by what was fitted on the first.
 
     The ``task`` holds what was fitted.  ``coverage`` says how much of the text each table of word vectors
-    covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.
+    covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.  ``origin`` has
+    the columns of a table, used and dropped.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Loaded:
     split_name: str
     coverage: tuple[Coverage, ...] = ()
     digest: str = ""
+    origin: Origin | None = None
 
     @classmethod
     def from_parts(
@@ -141,9 +144,17 @@ def load(
     beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
     content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
     name, about, split_name = known.name, known.description, raw.split_name
-    parts = {"train": training, "valid": validation, "test": testing}
     return Loaded(
-        name, about, **parts, task=task, split_name=split_name, coverage=fitting.coverage, digest=content
+        name,
+        about,
+        training,
+        validation,
+        testing,
+        task,
+        split_name,
+        fitting.coverage,
+        content,
+        raw.origin,
     )
 
 
@@ -185,7 +196,10 @@ def _kind_of(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> An
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in numbers; ``facts`` are the counts of its kinds of input and output."""
+    """A data set in numbers; ``facts`` are the counts of its kinds of input and output.
+
+    ``origin`` has the columns of a table, used and dropped.
+    """
 
     name: str
     description: str
@@ -194,6 +208,7 @@ class Description:
     facts: Mapping[str, Any] = field(default_factory=dict)
     home: str = ""
     terms: str = ""
+    origin: Origin | None = None
 
 
 def describe(name_or_path: AnyPath, data_dir: AnyPath | None = None, **options: Any) -> Description:
@@ -212,6 +227,5 @@ def describe(name_or_path: AnyPath, data_dir: AnyPath | None = None, **options: 
         lists = (f"{name}: {', '.join(('words', *tokens))}" for name, tokens in known.features.items())
         facts["features"] = "; ".join(lists)
     instances = {part: len(data) for part, data in zip(PARTS, raw.parts, strict=True)}
-    return Description(
-        known.name, known.description, raw.split_name, instances, facts, known.home, known.terms
-    )
+    about = known.name, known.description, raw.split_name, instances, facts, known.home, known.terms
+    return Description(*about, raw.origin)

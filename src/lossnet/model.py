@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from lossnet.build import build
 from lossnet.data import Dataset
+from lossnet.data.readers.text import Unknown
 from lossnet.decoding import Calibration, Decision, calibrate
 from lossnet.energies import Energy
 from lossnet.methods import Method
@@ -179,16 +180,26 @@ class Model(Predictor):
         os.replace(temporary, folder)
 
 
-def load(path: Path | str, *, task_net: Factory | None = None, energy: Factory | None = None) -> Model:
+def load(
+    path: Path | str,
+    *,
+    task_net: Factory | None = None,
+    energy: Factory | None = None,
+    unknown: Unknown = "missing",
+) -> Model:
     """Return the model in a folder that `Model.save` or ``lossnet train`` wrote (a run's folder will do).
 
     A folder that is damaged or of a newer format raises a `ModelError` with the reason.  A folder holds no
     code: a model that was trained with a ``task_net`` or ``energy`` of your own needs it again, as a module,
     class or function, and takes the folder's weights.
+
+    A value that a column of text did not have in training, or a date that cannot be read, counts as
+    ``"missing"``, with a warning for each call or file that says how many there were; or is an ``"error"``.
     """
     folder = _find(path)
     with _errors_about(folder):
-        return _restored(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
+        model = _restored(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
+    return dataclasses.replace(model, task=model.task.treating(unknown))
 
 
 def load_energy(path: Path | str, *, energy: Factory | None = None) -> Energy:

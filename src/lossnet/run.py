@@ -257,6 +257,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "stages": fitted.stages,
         "remarks": fitted.remarks,
         **({} if fitted.choice is None else {"choice": fitted.choice}),
+        "columns": columns_of(data),
         "device": find_device(run.device),
         "processes": processes.count,
         "versions": versions(),
@@ -378,6 +379,19 @@ def parts_of(run: Run) -> dict[str, str | None]:
         name: None if part is None else str(getattr(part, "__qualname__", type(part).__qualname__))
         for name, part in parts.items()
     }
+
+
+def columns_of(data: Loaded) -> dict[str, Any] | None:
+    """Return the names of a table's columns that are used, and the reasons why others are dropped.
+
+    >>> import pandas
+    >>> films = pandas.DataFrame({"length": range(60, 90), "empty": None, "short": [1] * 10 + [0] * 20})
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     columns_of(load_data("films", data=films, labels=["short"]))
+    {'used': ['length'], 'dropped': {'empty': 'all values are missing'}}
+    """
+    origin = data.origin
+    return None if origin is None else {"used": list(origin.used), "dropped": dict(origin.dropped)}
 
 
 def new_model(run: Run, data: Loaded) -> Model:

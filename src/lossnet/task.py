@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lossnet.data import DataError, Examples, Source
+from lossnet.data.readers.text import Unknown
 from lossnet.energies import Energy
 from lossnet.inputs import Arrays, Features, Fitting, Input
 from lossnet.outputs import Labels, Output
@@ -56,6 +57,10 @@ class Task:
         source = kind_for(train.source, Input).fit([part.source for part in parts], fitting or Fitting())
         targets = [part.target for part in parts if part.target is not None]
         return cls(source, kind_for(train.target, Output).fit(targets))
+
+    def treating(self, unknown: Unknown) -> Task:
+        """Return the task with values that training did not have as ``"missing"``, or as an ``"error"``."""
+        return replace(self, input=self.input.treating(unknown))
 
     def prepare(self, parts: Sequence[Examples]) -> list[Examples]:
         """Return data as networks, losses and metrics read them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -229,7 +230,14 @@ def test_bad_parquet(tmp_path):
         read(path, labels="l")
     assert caught.value.line == 2
     parquet.write_table(pyarrow.table({"a": [[1], [2]], "l": [0, 1]}), path)
-    with pytest.raises(DataError, match="'a' is of type list"):
+    with (
+        pytest.warns(UserWarning, match="'a' is left out: its values are of type list<"),
+        pytest.raises(DataError, match="no column is left to predict from"),
+    ):
+        read(path, labels="l")
+    nanoseconds = pyarrow.array([2**62], pyarrow.timestamp("ms"))
+    parquet.write_table(pyarrow.table({"a": nanoseconds, "l": [1]}), path)
+    with pytest.raises(DataError, match="'a' has a date outside of the years 1 to 9999"):
         read(path, labels="l")
 
 
@@ -300,6 +308,7 @@ WHOLE = {
     "a.txt": "2 3 2\n0,1 0:1 2:0.5\n 1:1\n",
     "a.svm": "a,b 1:1 3:0.5\nb 2:1\n",
     "a.csv": 'size,kind,l\n1,x,0\n,"y, z",1\n',
+    "dates.csv": "at,day,l\n2001-03-04 10:30:00Z,4 May 2001,0\n,05.06.2001,1\n",
     "a.tsv": "size\tkind\tl\n1\tx\t0\n2\ty\t1\n",
 }
 
@@ -326,7 +335,9 @@ def test_damaged_files_are_read_or_refused(name, draw):
 
 def read_or_error(path, **options):
     try:
-        return read(path, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*is left out|.*are no dates", UserWarning)
+            return read(path, **options)
     except DataError as error:
         return error
 
@@ -347,5 +358,8 @@ def test_inputs_must_be_those_of_training(tmp_path):
         read_inputs(path, [*features, *many], ["a"])
     assert read_inputs(path, features[:3], ["a"]).x.tolist() == [[0, 0, 1]]
     with pytest.raises(DataError, match="'z' of 'd' did not occur in training") as caught:
-        read_inputs(path, ["c", "d=x", "d=y"], ["a"])
+        read_inputs(path, ["c", "d=x", "d=y"], ["a"], unknown="error")
     assert caught.value.line == 5
+    with pytest.warns(UserWarning, match=r"arff: 1 value that .* counts as missing: 1 of 'd' \('z'\)"):
+        data = read_inputs(path, ["c", "d=x", "d=y"], ["a"])
+    np.testing.assert_array_equal(data.x, [[1, np.nan, np.nan]])

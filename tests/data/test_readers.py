@@ -73,7 +73,10 @@ def test_sparse_rows_leave_out_the_first_value(tmp_path):
     other = read_inputs(path, ["s", "r=a", "r=b", "p"], ["l"], drop=["k"])
     np.testing.assert_array_equal(other.x.toarray(), np.array(expected)[:, [3, 2, 1, 0]])
     with pytest.raises(DataError, match="'b' of 'r' did not occur in training"):
-        read_inputs(path, ["s", "r=a", "p"], ["l"], drop=["k"])
+        read_inputs(path, ["s", "r=a", "p"], ["l"], drop=["k"], unknown="error")
+    with pytest.warns(UserWarning, match=r"1 value that training did not have .* 1 of 'r' \('b'\)"):
+        less = read_inputs(path, ["s", "r=a", "p"], ["l"], drop=["k"])
+    np.testing.assert_array_equal(less.x.toarray(), [[0, n, 1], [2.5, 1, 0], [n, n, 1]])
 
 
 def test_hierarchies(tmp_path):
@@ -151,9 +154,14 @@ def test_tables(tmp_path):
     new = write(tmp_path, "new.csv", "code,size,kind,id\n4,1,,9\n")
     again = read_inputs(new, data.feature_names, data.label_names, drop=["id"])
     np.testing.assert_array_equal(again.x, [[1, n, n, 0, 1]])
+    other, trained = write(tmp_path, "b.csv", text.replace("4", "5")), (data.feature_names, ["l_a", "l_b"])
     with pytest.raises(DataError, match="'5' in 'code' did not occur in training") as caught:
-        read_inputs(write(tmp_path, "b.csv", text.replace("4", "5")), data.feature_names, ["l_a", "l_b"])
+        read_inputs(other, *trained, unknown="error")
     assert caught.value.line == 3
+    with pytest.warns(UserWarning, match=r"b.csv: 1 value .* 1 of 'code' \('5'\)") as said:
+        again = read_inputs(other, *trained)
+    np.testing.assert_array_equal(again.x[:, 3:], [[1, 0], [n, n], [1, 0]])
+    assert len(said) == 1
     with pytest.raises(DataError, match="--labels"):
         read(path)
     with pytest.raises(DataError, match="no column 'q'"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 # A command imports what it needs when it is run: help and version need neither torch nor anything else.
 if TYPE_CHECKING:
     from lossnet.data import Examples
+    from lossnet.data.tables import Origin
     from lossnet.loading import Loaded
     from lossnet.model import Model
     from lossnet.prediction import Predictor
@@ -77,6 +78,7 @@ def _show_run(options: Namespace, output: Path | None, result: Any, model: Model
         _print(
             f"{stage['stage']}: epoch {stage['best_epoch']} of {stage['epochs']} is kept; {stage['ended']}"
         )
+    _show_columns(data.origin)
     if output is not None:
         _print(f"result, model and history are in {output}")
         if getattr(options, "report", True):
@@ -289,8 +291,8 @@ def _loaded(options: Namespace) -> Predictor:
     from lossnet.model import load
     from lossnet.prediction import Ensemble
 
-    model = load(options.model)
-    return Ensemble([model, *map(load, options.others)]) if options.others else model
+    models = [load(folder, unknown=options.unknown) for folder in (options.model, *options.others)]
+    return Ensemble(models) if options.others else models[0]
 
 
 def _parts(model: Predictor, options: Namespace) -> dict[str, Examples]:
@@ -395,7 +397,7 @@ def serve(options: Namespace) -> None:
         waiting=options.queue,
         seconds=options.timeout,
     )
-    model = load(options.model)
+    model = load(options.model, unknown=options.unknown)
 
     def ready(address: str) -> None:
         # In one line, however long, for programs that wait for it.
@@ -440,6 +442,17 @@ def data(options: Namespace) -> None:
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
     _print_table(["property", "value"], rows, shown.name)
+    _show_columns(shown.origin)
+
+
+def _show_columns(origin: Origin | None, most: int = 30) -> None:
+    """Print the columns of a table: what they hold, or why they are not used."""
+    if origin is None:
+        return
+    rows = [[name, what] for name, what in origin.used.items()]
+    rows = rows[:most] + [["…", f"{len(rows) - most} more columns"]] * (len(rows) > most)
+    rows += [[name, f"not used: {reason}"] for name, reason in origin.dropped.items()]
+    _print_table(["column", "read as"], rows)
 
 
 def _readable(value: Any) -> str:

@@ -178,6 +178,7 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--output", type=Path, help="JSON file for the metrics")
+    _add_unknown(parser)
 
 
 def _add_predict(parser: Parser) -> None:
@@ -190,6 +191,12 @@ def _add_predict(parser: Parser) -> None:
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
     about = "how labels are chosen: tuned, 0.5, per-label or expected-f1"
     parser.add_argument("--decode", default="", help=about)
+    _add_unknown(parser)
+
+
+def _add_unknown(parser: Parser) -> None:
+    about = "what values that training did not have in a column of text are: missing (default), or an error"
+    parser.add_argument("--unknown", choices=["missing", "error"], default="missing", help=about)
 
 
 def _add_export(parser: Parser) -> None:
@@ -207,6 +214,7 @@ def _add_serve(parser: Parser) -> None:
     parser.add_argument("--queue", type=int, default=128, help="requests that may wait")
     parser.add_argument("--timeout", type=float, default=30, help="seconds for a request and its answer")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
+    _add_unknown(parser)
 
 
 def _add_report(parser: Parser) -> None:

@@ -24,6 +24,7 @@ from lossnet.data.readers import read
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
+from lossnet.data.tables import Origin
 from lossnet.suggest import did_you_mean
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
@@ -115,11 +116,12 @@ def find(name: str, data_dir: AnyPath | None = None) -> Path | None:
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """The three parts of a data set as read, unprepared."""
+    """The three parts of a data set as read, unprepared, and what became of a table's columns."""
 
     entry: Entry
     parts: tuple[Examples, ...]
     split_name: str
+    origin: Origin | None = None
 
 
 def read_raw(
@@ -271,7 +273,8 @@ def split_data(
         by = np.zeros((len(data), 0)) if data.target is None else data.target.stratify_by()
         kind = "stratified" if by.shape[1] else "random"
         chosen, name = stratified_split(by, seed=seed), f"{kind}(seed={seed})"
-    return Raw(known, tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test)), name)
+    parts = tuple(data.take(rows) for rows in (chosen.train, chosen.valid, chosen.test))
+    return Raw(known, parts, name, getattr(data.source, "origin", None))
 
 
 def _folders(known: Entry, data_dir: AnyPath | None) -> list[Path]:

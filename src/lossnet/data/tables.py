@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from torch import Tensor
 
 from lossnet.data.errors import DataError
 from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
+
+
+class Origin(NamedTuple):
+    """The columns of a table: what those hold that are inputs, and why others are dropped."""
+
+    used: Mapping[str, str]
+    dropped: Mapping[str, str]
+
 
 #: from this many inputs on, it takes long to make a batch of mostly zeros dense
 WIDE = 10_000
@@ -81,6 +89,8 @@ class FeatureTable(_Table, Source):
     """
 
     kind = "feature"
+    #: the columns of the table that all rows were read from, if they were
+    origin: Origin | None = None
 
     def _checked(self, matrix: Any) -> Any:
         x = _matrix(matrix, "x")

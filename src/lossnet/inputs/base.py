@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lossnet.data import Coverage, DataError, Embeddings, Examples, Source
 from lossnet.data.errors import AnyPath
+from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
@@ -160,6 +161,13 @@ class Input(Kind, Generic[SourceT, Item]):
         """Whether raw inputs of unknown kind look like this one."""
         return False
 
+    def treating(self, unknown: Unknown) -> Self:
+        """Return the kind for inputs whose values training did not have: ``"missing"``, or an ``"error"``.
+
+        Kinds to which any value means something return themselves.
+        """
+        return self
+
     @abstractmethod
     def matches(self, source: Source) -> bool:
         """Whether prepared inputs are what this kind was fitted for."""
@@ -217,6 +225,13 @@ class Input(Kind, Generic[SourceT, Item]):
     def parse(self, given: Any) -> Item:
         """Return one instance from JSON; a ValueError says what is wrong with it."""
         raise ValueError(f"{self.summary} are not read from JSON")
+
+    def unseen(self, given: Any) -> list[tuple[str, Any]]:
+        """Return values of an instance from JSON that count as missing, and their columns.
+
+        They are those that training did not have.
+        """
+        return []
 
     def cost(self, item: Item) -> int:
         """Return the cost of an instance: rows, tokens or pixels."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_inputs
 from lossnet.data.readers import frame_columns, named_rows
-from lossnet.data.readers.text import Like
+from lossnet.data.readers.dates import date_features, date_names, read_date
+from lossnet.data.readers.text import Like, Unknown, shortened
 from lossnet.data.stored import stored_strings
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import MLP
@@ -34,6 +35,9 @@ _SHOWN = 12
 @dataclass(frozen=True)
 class Features(Input[FeatureTable, NDArray[np.float32]]):
     """Feature vectors: the names of their columns, and the preprocessing fitted on training data, if any.
+
+    ``unknown`` says whether a value that a column of text did not have in training, or a date that cannot be
+    read, is ``"missing"``, with a warning, or an ``"error"``.  It is no part of a model folder.
 
     >>> features = Features(("minutes", "country=fr", "country=it"))
     >>> features.read([{"minutes": 90, "country": "it"}]).matrix
@@ -52,6 +56,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     names: tuple[str, ...]
     preprocessor: Preprocessor | None = None
+    unknown: Unknown = "missing"
 
     @classmethod
     def of_size(cls, width: int) -> Features:
@@ -93,10 +98,11 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         if hasattr(x, "isna") and all(isinstance(name, str) for name in x.columns):
             if set(names) <= set(x.columns):
                 return x[names].to_numpy(dtype=np.float32, na_value=np.nan)
-            return named_rows(frame_columns(x), names).x
+            return named_rows(frame_columns(x), names, self.unknown).x
         if isinstance(x, Sequence) and len(x) and all(isinstance(row, Mapping) for row in x):
             keys = dict.fromkeys(key for row in x for key in row)
-            return named_rows({key: [row.get(key) for row in x] for key in keys}, names).x
+            columns = {key: [row.get(key) for row in x] for key in keys}
+            return named_rows(columns, names, self.unknown).x
         return x
 
     @classmethod
@@ -147,7 +153,13 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         labelled: bool = False,
         encoding: str | None = None,
     ) -> Iterator[Part]:
-        yield from (Part(part) for part in stream_inputs(path, self.names, names, encoding=encoding))
+        parts = stream_inputs(path, self.names, names, encoding=encoding, unknown=self.unknown)
+        yield from (Part(part) for part in parts)
+
+    def treating(self, unknown: Unknown) -> Features:
+        if unknown not in get_args(Unknown):
+            raise ValueError(f"unknown must be {' or '.join(get_args(Unknown))}, not {unknown!r}")
+        return replace(self, unknown=unknown)
 
     question = Question(
         {
@@ -164,8 +176,9 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
     def parse(self, given: Any) -> NDArray[np.float32]:
         """Return a row: an array of numbers, or an object with every input of the model.
 
-        An object has a number for each name, or for the columns ``country=fr``, ``country=it`` of a category
-        also ``"country": "it"``.  ``null`` is a missing value.
+        An object has a number for each name; for the columns ``country=fr``, ``country=it`` of a category
+        also ``"country": "it"``, and for those of a date ``"released": "2001-03-04"``.  ``null`` is a missing
+        value, and other names are passed over.
         """
         values = self._ordered(given) if isinstance(given, dict) else given
         if not isinstance(values, list):
@@ -174,7 +187,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             raise ValueError(f"{len(values)} values for {len(self.names)} inputs")
         if not set(map(type, values)) <= _NUMBERS:
             odd = next(value for value in values if type(value) not in _NUMBERS)
-            raise ValueError(f"{_shortened(odd)} is not a number")
+            raise ValueError(f"{shortened(odd)} is not a number")
         try:
             with np.errstate(over="ignore"):
                 row = np.array(values, dtype=np.float32)
@@ -186,23 +199,42 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
 
     def _ordered(self, given: Mapping[str, Any]) -> list[Any]:
         """Return the values of an object in the order of our columns."""
-        like, values = self._like, dict[str, Any]()
+        if self.unknown == "error":
+            for name, value in self.unseen(given):
+                raise ValueError(f"{shortened(value)} is no value of {shortened(name)} that training had")
+        like, values, ignored = self._like, dict[str, Any](), set[str]()
         for name, value in given.items():
             if name in like.features:
                 values[name] = value
+            elif name in like.dates:
+                names, (row,) = date_names(name, like.dates[name]), self._date_features(name, value)
+                values |= dict(zip(names, row.tolist(), strict=True))
+            elif (known := like.values(name)) is not None:
+                text = _as_text(name, value)
+                for other in known:
+                    values[f"{name}={other}"] = float(text == other) if text in known else None
+            else:
+                ignored.add(name)
+        if lacking := replace(like, ignored=ignored).lacks(values):
+            raise ValueError(f"{lacking}; null is a missing value")
+        return [values[name] for name in self.names]
+
+    def _date_features(self, name: str, value: Any) -> NDArray[np.float32]:
+        return date_features([read_date(_as_text(name, value))], self._like.dates[name])
+
+    def unseen(self, given: Any) -> list[tuple[str, Any]]:
+        like, found = self._like, []
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if value is None or name in like.features:
                 continue
             known = like.values(name)
-            if known is None:
-                raise ValueError(f"{_shortened(name)} is no input of this model")
-            if value is not None and value not in known:
-                raise ValueError(f"{_shortened(value)} is no value of {_shortened(name)} that training had")
-            for other in known:
-                values[f"{name}={other}"] = None if value is None else float(value == other)
-        lacking = [name for name in self.names if name not in values]
-        if lacking:
-            some = ", ".join(map(_shortened, lacking[:5])) + (", …" if len(lacking) > 5 else "")
-            raise ValueError(f"lacks {len(lacking)} of the model's inputs ({some}); null is a missing value")
-        return [values[name] for name in self.names]
+            if name in like.dates:
+                strange = read_date(_as_text(name, value)) is None
+            else:
+                strange = known is not None and _as_text(name, value) not in known
+            if strange:
+                found.append((name, value))
+        return found
 
     @cached_property
     def _like(self) -> Like:
@@ -243,6 +275,10 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         return tag("p", ", ".join(self.names[column] for column in largest if x[column] > 0), class_="note")
 
 
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _as_text(name: str, value: Any) -> str | None:
+    """Return a value of a category or date as a table's cell would have it."""
+    if value is None or isinstance(value, str):
+        return value
+    if type(value) not in (int, float):
+        raise ValueError(f"{shortened(value)} in {shortened(name)} is neither text nor a number")
+    return f"{value:g}" if isinstance(value, float) else str(value)

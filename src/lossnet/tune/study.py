@@ -26,8 +26,7 @@ import torch
 import yaml
 
 from lossnet import scores
-from lossnet.build import AUTO
-from lossnet.build import build
+from lossnet.build import AUTO, build
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import Run, check_folder, find_device, fit, identity_of, read, resolve, settled

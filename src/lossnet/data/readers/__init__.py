@@ -19,6 +19,7 @@ Every bad file is one `lossnet.data.DataError` that says which line is wrong.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import tee
 from os import fspath
@@ -32,7 +33,7 @@ from lossnet.data.readers.arrays import read_npz
 from lossnet.data.readers.clus import is_hierarchical, read_clus
 from lossnet.data.readers.libsvm import is_xc_header, read_libsvm, read_xc
 from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, read_frame, read_parquet
-from lossnet.data.readers.text import Like, align_labels, build, missing_file, open_lines
+from lossnet.data.readers.text import Like, Unknown, align_labels, build, missing_file, open_lines
 from lossnet.data.tables import MultiLabelData
 from lossnet.suggest import did_you_mean
 
@@ -92,13 +93,15 @@ def read_inputs(
     feature_names: Sequence[str],
     label_names: Sequence[str],
     needed: Collection[str] = (),
+    unknown: Unknown = "missing",
     **options: Any,
 ) -> MultiLabelData:
     """Read a file to predict on: the columns a model was trained on, by name and in that order.
 
     Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing input
     column is an error; columns that training did not use, such as a row's id, are passed over.  So is the
-    lack of a label that is ``needed``.
+    lack of a label that is ``needed``.  Values that a column of text did not have in training, and dates that
+    cannot be read, count as ``"missing"`` and are counted in one warning, or are an ``"error"``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -108,15 +111,24 @@ def read_inputs(
     >>> data.x.tolist(), data.y.toarray().tolist()
     ([[90.0, 3.0]], [[0]])
     """
-    like = Like(tuple(feature_names), tuple(label_names))
+    like = Like(tuple(feature_names), tuple(label_names), unknown)
     data = read(path, like=like, **options)
     if lacking := sorted(set(needed) - set(data.label_names)):
         what = f"lacks the label {lacking[0]!r} of training"
         raise DataError(f"{what}; {did_you_mean(lacking[0], data.label_names, 'it has')}", path)
-    return _align(path, data, like)
+    data = _align(path, data, like)
+    _warn_of(like, f"{fspath(path)}: ")
+    return data
 
 
-def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str]) -> MultiLabelData:
+def _warn_of(like: Like, where: str = "") -> None:
+    if like.unseen:
+        warnings.warn(f"{where}{like.unseen}", stacklevel=3)
+
+
+def named_rows(
+    columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str], unknown: Unknown = "missing"
+) -> MultiLabelData:
     """Return rows to predict for, given by the names of their columns, as inputs of a trained model.
 
     They are read as `read_inputs` reads a table; None is a missing value.
@@ -125,11 +137,13 @@ def named_rows(columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str
     array([[90.,  0.,  1.],
            [80., nan, nan]], dtype=float32)
     """
-    like = Like(tuple(feature_names), ())
+    like = Like(tuple(feature_names), (), unknown)
     try:
-        return _align("", assemble_like(columns, like), like)
+        data = _align("", assemble_like(columns, like), like)
     except DataError as error:
         raise DataError(error.message) from None
+    _warn_of(like)
+    return data
 
 
 def stream_inputs(
@@ -138,10 +152,11 @@ def stream_inputs(
     label_names: Sequence[str],
     rows: int = ROWS,
     encoding: str | None = None,
+    unknown: Unknown = "missing",
 ) -> Iterator[MultiLabelData]:
     """Yield what `read_inputs` reads, ``rows`` at a time, so that a file may be larger than memory.
 
-    Errors in a row are raised when it is reached.
+    Errors in a row are raised when it is reached, and the warning comes at the end.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -150,9 +165,10 @@ def stream_inputs(
     ...     [len(part) for part in stream_inputs(path, ["length", "width"], ["is_fun"], rows=2)]
     [2, 1]
     """
-    like = Like(tuple(feature_names), tuple(label_names))
+    like = Like(tuple(feature_names), tuple(label_names), unknown)
     for part in _parts(path, None, rows, {"like": like, "encoding": encoding}):
         yield _align(path, part, like)
+    _warn_of(like, f"{fspath(path)}: ")
 
 
 def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]) -> Iterator[MultiLabelData]:
@@ -191,12 +207,9 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
 def _align(path: AnyPath, data: MultiLabelData, like: Like) -> MultiLabelData:
     if (data.feature_names, data.label_names) == (like.feature_names, like.label_names):
         return data
+    if lacking := like.lacks(data.feature_names):
+        raise DataError(lacking, fspath(path), 1)
     columns = {name: column for column, name in enumerate(data.feature_names)}
-    lacking = [name for name in like.feature_names if name not in columns]
-    if lacking:
-        shown = ", ".join(map(repr, lacking[:5])) + (", …" if len(lacking) > 5 else "")
-        what = f"lacks {len(lacking)} of the model's input columns ({shown})"
-        raise DataError(f"{what}; the columns must be those of training", fspath(path), 1)
     x = data.x[:, [columns[name] for name in like.feature_names]]
     y = align_labels(path, data.target, like.label_names)
     return build(path, x, y, like.feature_names, like.label_names)

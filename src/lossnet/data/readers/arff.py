@@ -22,6 +22,7 @@ from lossnet.data.readers.arff_syntax import (
     number_converter,
     parse_header,
     parse_rows,
+    unquote,
 )
 from lossnet.data.readers.text import (
     BINARY_PAIRS,
@@ -113,6 +114,7 @@ class Layout:
             what = f"no attribute {unknown[0]!r} to drop; check its name"
             raise DataError(what, header.path, header.data_line)
         self.header = header
+        self._like = like
         self.feature_names: list[str] = []
         self.converters: list[Converter] = []
         self._places: list[_Place | None] = []
@@ -166,6 +168,8 @@ class Layout:
                 if len(absent) and place.default < 0:
                     what = _unknown_value(attribute, attribute.values[0])
                     raise DataError(what, self.header.path, attribute.line)
+                if len(absent) and np.isnan(place.default) and self._like is not None:
+                    self._like.unseen.add(attribute.name, attribute.values[0], len(absent))
                 at = np.concatenate([at, absent])
                 values = np.concatenate([values, np.full(len(absent), place.default)])
             columns = np.full(len(at), place.column)
@@ -215,8 +219,25 @@ class Layout:
             declared, values = set(attribute.values), attribute.values if seen is None else seen
             names, width = [f"{attribute.name}={value}" for value in values], len(values)
             words = {value: float(code) for code, value in enumerate(values) if value in declared}
+        unseen = [value for value in attribute.values if value not in words]
+        passes = like is not None and like.unknown == "missing"
+        words |= dict.fromkeys(unseen if passes else (), np.nan)
         place = _Place(self._next_column, width, words.get(attribute.values[0], -1.0))
-        self._add(Codes(words, partial(_unknown_value, attribute)).__getitem__, place, names)
+        codes = Codes(words, partial(_unknown_value, attribute))
+        convert = _noting(codes, attribute.name, like) if like is not None and unseen else codes.__getitem__
+        self._add(convert, place, names)
+
+
+def _noting(codes: Codes, name: str, like: Like) -> Converter:
+    """Return a converter that notes values which training did not have."""
+
+    def convert(token: str) -> float:
+        code = codes[token]
+        if token != "?" and np.isnan(code):
+            like.unseen.add(name, unquote(token))
+        return code
+
+    return convert
 
 
 def _unknown_value(attribute: Attribute, word: str) -> str:

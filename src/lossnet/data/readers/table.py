@@ -6,6 +6,7 @@ import csv
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import tee
 from os import fspath
 from typing import Any, NamedTuple
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.dates import date_features, date_names, has_time, is_ambiguous, read_date
 from lossnet.data.readers.text import (
     LABEL_WORDS,
     Like,
+    Unseen,
     build,
     chunks,
     is_unwritable_number,
@@ -25,9 +28,10 @@ from lossnet.data.readers.text import (
     number_complaint,
     open_lines,
     select_names,
+    shortened,
     whole,
 )
-from lossnet.data.tables import LabelTable, MultiLabelData
+from lossnet.data.tables import LabelTable, MultiLabelData, Origin
 from lossnet.suggest import did_you_mean
 
 #: what people write for a missing number
@@ -35,6 +39,11 @@ _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 #: A column of more different texts, fewer than two rows for each, tells rows apart and nothing else.
 _MOST_TEXTS = 50
+#: the share of a column's cells that must be dates
+_MOSTLY = 0.9
+#: cells that hold several names
+_SETS = (list, tuple, set, frozenset, np.ndarray)
+_IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|uuid|guid|nr|no|index|key))|.*[a-z](Id|ID)")
 
 #: stands for the path in errors and warnings about a data frame; lines are its rows from 1
 _FRAME = "data frame"
@@ -69,9 +78,12 @@ def read_csv(
 
     ``labels`` names the label columns, or is a pattern such as ``label_*``; all other columns are
     inputs.  A column of numbers is one input; a column of text, or one named in ``categories``, is
-    spread over one 0/1 column per value, named ``column=value``.  An empty cell is a missing value, and so
-    is ``NA``, ``nan``, ``null`` or ``?`` in a column of numbers.  A column of texts that hardly come twice,
-    such as names or titles, or of nothing but row numbers, is left out with a warning.
+    spread over one 0/1 column per value, named ``column=value``; a column of dates (see
+    `lossnet.data.readers.dates.read_date`) becomes numbers for year, month, weekday, day and time.  An empty
+    cell is a missing value, and so is ``NA``, ``nan``, ``null`` or ``?`` in a column of numbers or dates.
+
+    A column that is empty, and in more than 50 rows one of texts that hardly come twice, such as titles, of
+    row numbers or identifiers, or with the same value everywhere, is left out with a warning.
 
     Labels are columns of 0 and 1 (or no and yes), or one column with the names of each row's labels,
     separated by semicolons, bars or commas.
@@ -294,16 +306,31 @@ def _check_columns(path: str, names: list[str], line: int) -> None:
 
 
 def _arrow_column(path: str, name: str, column: Any) -> Sequence[Any]:
+    import pyarrow as arrow
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    cells = column.to_pylist()
     if any(of(kind) for of in (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)):
-        return [None if cell is None or cell != cell else float(cell) for cell in cells]
-    if any(of(kind) for of in (types.is_string, types.is_large_string, types.is_null)):
-        return list(cells)
-    what = f"column {name!r} is of type {kind}; inputs are numbers or text, drop or convert it"
-    raise DataError(what, path, 1)
+        return [None if cell is None or cell != cell else float(cell) for cell in column.to_pylist()]
+    texts = (types.is_string, types.is_large_string, types.is_null)
+    if any(of(kind) for of in texts):
+        return list(column.to_pylist())
+    if types.is_list(kind) and any(of(kind.value_type) for of in texts):
+        return list(column.to_pylist())
+    if types.is_date(kind) or types.is_timestamp(kind):
+        try:
+            if types.is_timestamp(kind):
+                column = column.cast(arrow.timestamp("us", kind.tz), safe=kind.unit != "ns")
+            return list(column.to_pylist())
+        except (ValueError, OverflowError):
+            raise DataError(f"column {name!r} has a date outside of the years 1 to 9999", path, 1) from None
+    return [_Other(str(kind))] * len(column)
+
+
+class _Other(NamedTuple):
+    """A cell of a type that is neither read as an input nor as a label."""
+
+    kind: str
 
 
 def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabelData:
@@ -323,33 +350,34 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
     like = wanted.like
     blocks = [np.empty((len(lines), 0), dtype=np.float32)]
     feature_names: list[str] = []
+    used, dropped = dict[str, str](), dict.fromkeys(wanted.drop, "dropped on request")
     for name, cells in columns.items():
-        seen = None if like is None else like.values(name)
-        unused = like is not None and seen is None and name not in like.features
-        if unused or name in chosen or name in wanted.drop:
+        if name in chosen or name in wanted.drop:
             continue
         column = _Column(path, name, cells, lines)
-        useless = ""
-        if seen is not None or name in wanted.categories or column.is_text():
-            if like is not None and seen is None:
-                raise DataError(f"{name!r} is text; it had numbers in training", path, lines[0])
-            if like is None and name not in wanted.categories:
-                useless = column.free_text()
-            values, block = ([], blocks[0]) if useless else column.one_hot(seen)
-            names = [f"{name}={value}" for value in values]
-        else:
-            if like is None and column.counts_rows():
-                useless = "it only counts the rows"
-            names, block = [name], column.numbers()
-        if useless:
-            warnings.warn(f"{fspath(path)}: {name!r} is left out: {useless}", stacklevel=2)
+        found = column.read(name in wanted.categories) if like is None else column.read_like(like)
+        if found is None:
+            assert like is not None
+            like.ignored.add(name)
             continue
-        feature_names += names
-        blocks.append(block)
+        if isinstance(found, str):
+            dropped[name] = found
+            warnings.warn(f"{fspath(path)}: {name!r} is left out: {found}", stacklevel=2)
+            continue
+        used[name] = found.what
+        feature_names += found.names
+        blocks.append(found.values)
+    if like is not None and (lacking := like.lacks(feature_names)):
+        raise DataError(lacking, path, 1)
+    if not feature_names and like is None:
+        what = "no column is left to predict from; all are labels or are left out"
+        raise DataError(f"{what}; free text is read with words=, --words", path, 1)
     label_names, y = _label_matrix(path, chosen, columns, lines)
-    return build(
+    data = build(
         path, np.concatenate(blocks, axis=1), sparse.csr_array(y), feature_names, label_names, line=1
     )
+    data.source.origin = Origin(used, dropped)
+    return data
 
 
 def _label_matrix(
@@ -372,7 +400,7 @@ def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str
         like, trained = wanted.like, set(wanted.like.label_names)
         if present := [name for name in names if name in trained]:
             return dict.fromkeys(present, False)
-        others = [name for name in names if name not in like.features and like.values(name) is None]
+        others = [name for name in names if not like.uses(name)]
         listed = [n for n in others if any(columns[n]) and trained.issuperset(_listed(columns[n])[0])]
         return dict.fromkeys(listed[:1], True)
     shown = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
@@ -394,10 +422,11 @@ def _holds_names(cells: Sequence[Any]) -> bool:
 
 
 def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return the names in cells such as ``red;sweet``, and a matrix of 0 and 1, ``(rows, names)``."""
+    """Return the names in cells, texts such as ``red;sweet`` or lists, and a matrix of 0 and 1."""
     texts = [str(cell) if _present(cell) else "" for cell in cells]
     separator = next((mark for mark in ";|," if any(mark in text for text in texts)), ";")
     sets = [{name.strip() for name in text.split(separator)} - {""} for text in texts]
+    sets = [set(map(str, c)) if isinstance(c, _SETS) else s for c, s in zip(cells, sets, strict=True)]
     names = sorted(set().union(*sets))
     places = {name: place for place, name in enumerate(names)}
     y = np.zeros((len(sets), len(names)), dtype=np.uint8)
@@ -406,15 +435,80 @@ def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
     return names, y
 
 
+class _Block(NamedTuple):
+    """What a column became: the names of features, and their values ``(rows, names)``."""
+
+    what: str
+    names: list[str]
+    values: NDArray[np.float32]
+
+
 class _Column(NamedTuple):
-    """One column's cells: text as read, or numbers and None from a typed table."""
+    """One column's cells: text as read, or numbers, dates and None from a typed table."""
 
     path: AnyPath
     name: str
     cells: Sequence[Any]
     lines: Sequence[int]
 
-    def is_text(self) -> bool:
+    def read(self, as_category: bool) -> _Block | str:
+        """Return the features of a column that is trained on, or the reason why it has none."""
+        known = [cell for cell in self.cells if _present(cell) and not _is_missing(cell)]
+        if odd := next((cell for cell in known if isinstance(cell, (*_SETS, dict, bytes, _Other))), None):
+            return f"its values are of type {odd.kind if isinstance(odd, _Other) else type(odd).__name__}"
+        if as_category:
+            return self._categories(None)
+        if not known:
+            return "all values are missing"
+        if (dates := self._dates(known)) is not None:
+            timed = has_time(dates)
+            block = _Block(
+                "date and time" if timed else "date",
+                date_names(self.name, timed),
+                date_features(dates, timed),
+            )
+            return self._constant(known) or block
+        if self._is_text():
+            return self._free_text() or self._constant(known) or self._categories(None)
+        return self._identifier() or self._constant(known) or self._numbers()
+
+    def read_like(self, like: Like) -> _Block | None:
+        """Return the features that a model was trained on, or None if it did not use the column."""
+        if self.name in like.dates:
+            dates = []
+            for row, cell in enumerate(self.cells):
+                dates.append(read_date(cell))
+                if dates[-1] is None and _present(cell) and not _is_missing(cell):
+                    self._note(row, like, "is not a date", "correct it")
+            timed = like.dates[self.name]
+            return _Block("date", date_names(self.name, timed), date_features(dates, timed))
+        if like.values(self.name) is not None:
+            return self._categories(like)
+        if self.name not in like.features:
+            return None
+        if self._is_text():
+            raise DataError(f"{self.name!r} is text; it had numbers in training", self.path, self.lines[0])
+        return self._numbers()
+
+    def _dates(self, known: Sequence[Any]) -> list[datetime | None] | None:
+        """Return the dates that nearly all cells are, those that are not as None; None for other columns."""
+        allowed, strange = (1 - _MOSTLY) * len(known), Unseen()
+        dates: list[datetime | None] = []
+        count = 0
+        for cell in self.cells:
+            dates.append(read_date(cell))
+            if dates[-1] is None and _present(cell) and not _is_missing(cell):
+                count += 1
+                strange.add(self.name, cell)
+                if count > allowed:
+                    return None
+        if count:
+            what = f"{count} of {len(known)} values of {self.name!r} are no dates"
+            examples = strange.examples(self.name)
+            warnings.warn(f"{fspath(self.path)}: {what} ({examples}) and count as missing", stacklevel=4)
+        return dates
+
+    def _is_text(self) -> bool:
         """Whether it holds categories; a mix of numbers and words is an error, likely a slip."""
         present = {row: cell for row, cell in enumerate(self.cells) if _present(cell)}
         words = {row: cell for row, cell in present.items() if not _is_number(cell)}
@@ -432,41 +526,67 @@ class _Column(NamedTuple):
             raise self._error(row, f"{what}; {advice}")
         return bool(words)
 
-    def free_text(self) -> str:
+    def _free_text(self) -> str:
         """Return why the texts are no categories, hardly any two rows having the same; empty if they are."""
-        texts = [cell for cell in self.cells if _present(cell)]
+        texts = [str(cell) for cell in self.cells if _present(cell)]
         different = len(set(texts))
-        is_free = different > _MOST_TEXTS and 2 * different > len(texts)
-        return f"free text; {different} of {len(texts)} values are unique" if is_free else ""
+        if different <= _MOST_TEXTS or 2 * different <= len(texts):
+            return ""
+        shares = f"{different} of {len(texts)} values are unique"
+        if sum(map(is_ambiguous, texts)) > len(texts) / 2:
+            advice = "write dates as 2001-03-04 to have them used"
+            return f"dates such as {shortened(texts[0])} may be read in two ways; {advice}"
+        is_identifier = different == len(texts) and not any(" " in text for text in texts)
+        return f"{'an identifier' if is_identifier else 'free text'}; {shares}"
 
-    def counts_rows(self) -> bool:
-        """Whether it goes up by one in each of many rows."""
+    def _identifier(self) -> str:
+        """Return why numbers only tell rows apart; empty if they may say more."""
         if len(self.cells) <= _MOST_TEXTS or not all(map(_present, self.cells)):
-            return False
-        return bool((np.diff(self.numbers()[:, 0]) == 1).all())
+            return ""
+        numbers = self._numbers().values[:, 0]
+        if (np.diff(numbers) == 1).all():
+            return "it only counts the rows"
+        different = len(np.unique(numbers)) == len(numbers) and (numbers == np.round(numbers)).all()
+        is_identifier = different and _IDENTIFIER.fullmatch(self.name)
+        return f"an identifier; all {len(numbers)} values are unique" if is_identifier else ""
 
-    def numbers(self) -> NDArray[np.float32]:
+    def _constant(self, known: Sequence[Any]) -> str:
+        """Return why a value says nothing, being the same in all of many rows; empty if it varies."""
+        if len(self.cells) <= _MOST_TEXTS or any(cell != known[0] for cell in known):
+            return ""
+        return f"constant; all {len(known)} values are {shortened(known[0])}"
+
+    def _numbers(self) -> _Block:
         """Return one column of numbers, NaN where missing."""
         values = [number(str(c)) if _present(c) and not _is_missing(c) else np.nan for c in self.cells]
-        return np.array(values, dtype=np.float32)[:, None]
+        return _Block("number", [self.name], np.array(values, dtype=np.float32)[:, None])
 
-    def one_hot(self, seen: list[str] | None) -> tuple[list[str], NDArray[np.float32]]:
-        """Return the values and one column for each; a missing cell is NaN in all."""
+    def _categories(self, like: Like | None) -> _Block:
+        """Return one column for each value, those of training if a model was trained; NaN where missing."""
         texts = (f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in self.cells)
         cells = [text if _present(cell) else None for text, cell in zip(texts, self.cells, strict=True)]
+        seen = None if like is None else like.values(self.name)
         values = sorted({cell for cell in cells if cell is not None}) if seen is None else seen
         order = {value: code for code, value in enumerate(values)}
         for row, cell in enumerate(cells):
             if cell is not None and cell not in order:
-                if _is_missing(cell):
-                    cells[row] = None
-                    continue
-                what = f"{cell!r} in {self.name!r} did not occur in training"
-                raise self._error(row, f"{what}; map it to a known value, or leave the cell empty")
+                assert like is not None
+                cells[row] = None
+                if not _is_missing(cell):
+                    advice = "map it to a known value, or leave the cell empty"
+                    self._note(row, like, "did not occur in training", advice)
         codes = np.array([-1 if cell is None else order[cell] for cell in cells])
         hot = (codes[:, None] == np.arange(len(values))).astype(np.float32)
         hot[codes < 0] = np.nan
-        return values, hot
+        what = f"category of {len(values)} value{'s' * (len(values) != 1)}"
+        return _Block(what, [f"{self.name}={value}" for value in values], hot)
+
+    def _note(self, row: int, like: Like, what: str, advice: str) -> None:
+        """Note a value that a model cannot use, or refuse it."""
+        cell = self.cells[row]
+        if like.unknown == "error":
+            raise self._error(row, f"{cell!r} in {self.name!r} {what}; {advice}")
+        like.unseen.add(self.name, cell)
 
     def label(self) -> list[int]:
         """Return zeros and ones; a missing or other value is an error."""
@@ -485,7 +605,9 @@ class _Column(NamedTuple):
 
 
 def _present(cell: Any) -> bool:
-    return cell is not None and cell != ""
+    if cell is None or (isinstance(cell, str) and not cell):
+        return False
+    return not (isinstance(cell, float | datetime) and cell != cell)  # NaN, NaT
 
 
 def _is_missing(cell: Any) -> bool:

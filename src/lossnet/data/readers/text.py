@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property, wraps
 from itertools import chain, islice
 from os import fspath
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.readers.dates import date_names
 from lossnet.data.tables import LabelTable, MultiLabelData
 from lossnet.suggest import close_names
 
@@ -34,12 +36,79 @@ P = ParamSpec("P")
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+#: whether a value that training did not have is missing, or an error
+Unknown = Literal["missing", "error"]
+
+
+class Unseen:
+    """Values that a model's training did not have, counted by column; each counts as missing.
+
+    >>> unseen = Unseen()
+    >>> for value in ("de", "pl", "de"):
+    ...     unseen.add("country", value)
+    >>> print(unseen)
+    3 values that training did not have count as missing: 3 of 'country' ('de', 'pl')
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def add(self, column: str, value: Any, count: int = 1) -> None:
+        """Count a value of a column."""
+        self._counts[column] = self._counts.get(column, 0) + count
+        examples, shown = self._examples.setdefault(column, []), shortened(value)
+        if shown not in examples and len(examples) < 3:
+            examples.append(shown)
+
+    def examples(self, column: str) -> str:
+        """Return a few values of a column."""
+        return ", ".join(self._examples[column])
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def __str__(self) -> str:
+        total = sum(self._counts.values())
+        largest = sorted(self._counts.items(), key=lambda item: -item[1])[:5]
+        columns = [f"{count} of {shortened(name)} ({self.examples(name)})" for name, count in largest]
+        more = len(self._counts) - len(columns)
+        columns += [f"others of {more} more columns"] * bool(more)
+        verb = (
+            "values that training did not have count"
+            if total > 1
+            else "value that training did not have counts"
+        )
+        return f"{total} {verb} as missing: {', '.join(columns)}"
+
+
+def shortened(value: object) -> str:
+    """Return a value as it is quoted in messages, cut if long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+class Wanted(NamedTuple):
+    """A column that a table must have for a model: its kind, its values, and the features it becomes."""
+
+    kind: Literal["number", "category", "date", "date and time"]
+    features: list[str]
+    values: list[str]
+
+
 @dataclass(frozen=True)
 class Like:
-    """The columns a file must have to be used with a model: those it was trained on."""
+    """The columns a file must have to be used with a model: those it was trained on.
+
+    ``unknown`` says what values are that training did not have; those that count as missing are noted in
+    ``unseen``.  ``ignored`` are columns that training did not use.
+    """
 
     feature_names: tuple[str, ...]
     label_names: tuple[str, ...]
+    unknown: Unknown = "missing"
+    unseen: Unseen = field(default_factory=Unseen, compare=False)
+    ignored: set[str] = field(default_factory=set, compare=False)
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -60,6 +129,56 @@ class Like:
     def values(self, column: str) -> list[str] | None:
         """Return the values a categorical column had in training, or None if it was no such column."""
         return None if column in self.features else self._values.get(column)
+
+    def uses(self, column: str) -> bool:
+        """Whether training used a column of a table."""
+        return column in self.features or column in self.dates or self.values(column) is not None
+
+    @cached_property
+    def dates(self) -> dict[str, bool]:
+        """The columns of dates, and whether they had times."""
+        names = (name.removesuffix(":year") for name in self.feature_names if name.endswith(":year"))
+        return {
+            name: self.features.issuperset(date_names(name, timed=True))
+            for name in names
+            if self.features.issuperset(date_names(name, timed=False))
+        }
+
+    @cached_property
+    def columns(self) -> dict[str, Wanted]:
+        """The columns of the table that was trained on, as far as names tell.
+
+        >>> like = Like(("minutes", "country=fr", "country=it"), ())
+        >>> {name: column.values for name, column in like.columns.items()}
+        {'minutes': [], 'country': ['fr', 'it']}
+        """
+        parts = {part: name for name, timed in self.dates.items() for part in date_names(name, timed)}
+        columns: dict[str, Wanted] = {}
+        for feature in self.feature_names:
+            name, is_category, value = feature.partition("=")
+            if feature in parts:
+                name, kind = parts[feature], "date and time" if self.dates[parts[feature]] else "date"
+            else:
+                kind = "category" if is_category else "number"
+            column = columns.setdefault(name, Wanted(kind, [], []))  # type: ignore[arg-type]
+            column.features.append(feature)
+            if kind == "category":
+                column.values.append(value)
+        return columns
+
+    def lacks(self, names: Iterable[str]) -> str:
+        """Return an error message about features of which there are no columns; empty if there are all."""
+        lacking = self.features.difference(names)
+        if not lacking:
+            return ""
+        columns = [name for name, column in self.columns.items() if not lacking.isdisjoint(column.features)]
+        shown = ", ".join(map(shortened, columns[:5])) + (", …" if len(columns) > 5 else "")
+        what = f"lacks {len(columns)} of the model's input columns ({shown})"
+        known = {name.lower(): name for name in sorted(self.ignored)}
+        meant = (difflib.get_close_matches(name.lower(), known, n=1) for name in columns[:5])
+        pairs = ((name, known[close[0]]) for name, close in zip(columns, meant) if close)  # noqa: B905
+        hints = [f"is {other!r} meant to be {name!r}?" for name, other in pairs]
+        return "; ".join([what, *(hints or ["the columns must be those of training"])])
 
 
 def read_bytes(path: AnyPath) -> bytes:
