@@ -106,7 +106,7 @@ def test_tables_with_dates_are_read_again_alike(tmp_path):
     path = write(tmp_path / "a.csv", ROWS)
     data = read(path, labels="l")
     assert data.feature_names == (*date_names("released", timed=False), "size")
-    assert data.source.origin.used == {"released": "date", "size": "number"}
+    assert data.source.origin.used == {"released": "date, as 8 inputs", "size": "number"}
     assert data.x[[0, 2], 0].tolist() == [2001, 2003]
     assert np.isnan(data.x[1, :8]).all()
     new = write(tmp_path / "b.csv", "extra,size,released\nx,3,9 July 2003\ny,1,04.03.2001\n")

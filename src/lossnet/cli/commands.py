@@ -377,7 +377,7 @@ def export(options: Namespace) -> None:
 
 
 def serve(options: Namespace) -> None:
-    """Answer predictions over HTTP (POST /predict, GET /health, /metrics, /openapi.json) until stopped.
+    """Answer predictions over HTTP (POST /predict; / and /docs in a browser) until stopped.
 
     examples:
       lossnet serve runs/b0
@@ -403,7 +403,7 @@ def serve(options: Namespace) -> None:
         # In one line, however long, for programs that wait for it.
         print(f"serving {options.model} ({model.task.output.kind}) on {address}, Ctrl-C stops", flush=True)
 
-    serve(model, options.host, options.port, limits, token, options.threads, ready)
+    serve(model, options.host, options.port, limits, token, options.threads, ready, options.model.name)
 
 
 def report(options: Namespace) -> None:

@@ -226,6 +226,14 @@ class Input(Kind, Generic[SourceT, Item]):
         """Return one instance from JSON; a ValueError says what is wrong with it."""
         raise ValueError(f"{self.summary} are not read from JSON")
 
+    def wanted(self) -> list[tuple[str, str]]:
+        """Return the columns that an instance has, and what each holds, where it has columns."""
+        return []
+
+    def sample(self) -> Any:
+        """Return an instance as JSON to try `parse` with; None where there is no telling."""
+        return None
+
     def unseen(self, given: Any) -> list[tuple[str, Any]]:
         """Return values of an instance from JSON that count as missing, and their columns.
 

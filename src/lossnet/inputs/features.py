@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from lossnet.data import DataError, FeatureTable, Preprocessor, Source, stream_inputs
 from lossnet.data.readers import frame_columns, named_rows
 from lossnet.data.readers.dates import date_features, date_names, read_date
-from lossnet.data.readers.text import Like, Unknown, shortened
+from lossnet.data.readers.text import Like, Unknown, Wanted, shortened
 from lossnet.data.stored import stored_strings
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import MLP
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from lossnet.report.markup import Markup
 
 _NUMBERS = {int, float, type(None)}
-#: inputs of a sparse row that a report names
+#: inputs of a sparse row that a report names, and values of a category that a page does
 _SHOWN = 12
+#: days from 1970-01-01 to the years 1 and 9999
+_DAYS = -719162, 2932896
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,18 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             raise ValueError(f"{lacking}; null is a missing value")
         return [values[name] for name in self.names]
 
+    def wanted(self) -> list[tuple[str, str]]:
+        return [(name, _holding(column)) for name, column in self._like.columns.items()]
+
+    def sample(self) -> Any:
+        """Return means of training for numbers and dates, and the most frequent values of categories."""
+        means = np.zeros(len(self.names)) if self.preprocessor is None else self.preprocessor.impute
+        typical = dict(zip(self.names, means.tolist(), strict=True))
+        columns = self._like.columns
+        if len(columns) > _SHOWN and len(columns) == len(self.names):
+            return [_rounded(value) for value in means.tolist()]
+        return {name: _typical(name, column, typical) for name, column in columns.items()}
+
     def _date_features(self, name: str, value: Any) -> NDArray[np.float32]:
         return date_features([read_date(_as_text(name, value))], self._like.dates[name])
 
@@ -273,6 +288,30 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             return None
         largest = torch.argsort(x, descending=True, stable=True)[:_SHOWN].tolist()
         return tag("p", ", ".join(self.names[column] for column in largest if x[column] > 0), class_="note")
+
+
+def _holding(column: Wanted) -> str:
+    """Return what a column holds, in a few words."""
+    if column.kind == "category":
+        return ", ".join(column.values[:_SHOWN]) + ", …" * (len(column.values) > _SHOWN)
+    examples = {"date": ", such as 2001-03-04", "date and time": ", such as 2001-03-04T10:30"}
+    return column.kind + examples.get(column.kind, "")
+
+
+def _typical(name: str, column: Wanted, means: Mapping[str, float]) -> Any:
+    """Return a value of a column near the means of its features."""
+    if column.kind == "number":
+        return _rounded(means[name])
+    if column.kind == "category":
+        return max(column.values, key=lambda value: means[f"{name}={value}"])
+    days = min(max(round(means[f"{name}:days"]), _DAYS[0]), _DAYS[1])
+    day = (datetime(1970, 1, 1) + timedelta(days=days)).isoformat("T", "minutes")
+    return day if column.kind == "date and time" else day.partition("T")[0]
+
+
+def _rounded(value: float) -> float | int:
+    short = float(f"{value:.4g}")
+    return int(short) if short.is_integer() else short
 
 
 def _as_text(name: str, value: Any) -> str | None:

@@ -212,6 +212,14 @@ class Images(Input[Pictures, Picture]):
             raise ValueError("the image is not base64") from None
         return decode_picture(content, self.channels, self.question.most)
 
+    def sample(self) -> Any:
+        """Return a picture that gets lighter from left to right."""
+        from lossnet.report.draw import png
+
+        height, width = self.size
+        levels = np.tile(np.linspace(0, 255, width).astype(np.uint8), (height, 1))
+        return {"image": base64.b64encode(png(levels)).decode("ascii")}
+
     def cost(self, item: Picture) -> int:
         return int(item.pixels[0, 0].size)
 

@@ -268,6 +268,13 @@ class Words(Input[Sentences, Sentences]):
             raise ValueError(f"give one of {', '.join(needed)} for each token")
         return Sentences((tokens,), {name: (column,) for name, column in zip(needed, columns, strict=True)})
 
+    def sample(self) -> Any:
+        tokens = list(tokenise("Ann Lee went to Paris."))
+        columns = {name: self.lexicon.features[name].strings[:1] for name in self.lexicon.columns}
+        if not columns:
+            return " ".join(tokens)
+        return {"tokens": tokens, **{name: list(some) * len(tokens) for name, some in columns.items()}}
+
     def cost(self, item: Sentences) -> int:
         return len(item.tokens[0])
 

@@ -16,14 +16,17 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lossnet
+from lossnet.data.readers.text import Unseen
 from lossnet.inputs import TooLarge
 from lossnet.model import Model
+from lossnet.serve import pages
 from lossnet.serve.batching import Batcher, Busy
 
-_PATHS = ("/predict", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/", "/docs", "/predict", "/health", "/metrics", "/openapi.json")
 _REFUSALS = {
     400: "not JSON",
     401: "the token is missing or wrong",
@@ -63,10 +66,11 @@ def create_app(
     limits: Limits | None = None,
     token: str | None = None,
     ready: Callable[[], object] = lambda: None,
+    name: str = "",
 ) -> FastAPI:
     """Return an application that answers for a model, only to those who send the ``token`` if there is one.
 
-    ``ready`` is called when the application has started.
+    ``ready`` is called when the application has started.  Its page calls the model by the ``name``.
 
     >>> from lossnet.build import build
     >>> from lossnet.settings import Settings
@@ -86,13 +90,25 @@ def create_app(
         version=lossnet.__version__,
         summary=f"Predicts {model.task.title}.",
         lifespan=service.lifespan,
-        docs_url=None,  # these pages would fetch their scripts from elsewhere
+        docs_url=None,  # these pages would fetch their scripts from elsewhere; `pages` has our own
         redoc_url=None,
     )
     guards = [] if token is None else [Depends(_guard(token))]
     answers = {"type": "array", "items": model.task.output.answer}
-    predictions = {"description": "the predictions", "content": _content("predictions", answers)}
+    about = "values that count as missing, since training did not have them; left out if there are none"
+    warnings = {"type": "array", "items": {"type": "string"}, "description": about}
+    content = _content("predictions", answers, warnings=warnings)
+    predictions = {"description": "the predictions", "content": content}
     questions = {"type": "array", "items": service.question.schema}
+
+    @app.get("/", include_in_schema=False)
+    async def home(request: Request) -> HTMLResponse:
+        return HTMLResponse(pages.home(model, name, str(request.base_url), token is not None))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(pages.docs(model, app.openapi(), token is not None))
+
     app.get("/health", responses=_refusals({503: "no model thread"}))(service.health)
     app.post(
         "/predict",
@@ -159,10 +175,11 @@ class _Service:
                 body = await self._body(request)
         except TimeoutError:
             raise HTTPException(408, f"the request took over {self.limits.seconds:g} s to arrive") from None
-        items, cost = self._read(body)
+        items, cost, unseen = self._read(body)
         answers = await self._submit(items, cost) if items else []
+        content = {"predictions": answers, **({"warnings": [str(unseen)]} if unseen else {})}
         # Escapes keep what clients may send, such as half a surrogate pair, from breaking the encoding.
-        return Response(json.dumps({"predictions": answers}, allow_nan=False), media_type="application/json")
+        return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
     async def _body(self, request: Request) -> bytes:
         too_large = HTTPException(413, f"the request is larger than {self.limits.body:.0f} bytes")
@@ -176,8 +193,8 @@ class _Service:
                 raise too_large
         return bytes(body)
 
-    def _read(self, body: bytes) -> tuple[list[Any], int]:
-        """Return the instances of a request, and what they cost."""
+    def _read(self, body: bytes) -> tuple[list[Any], int, Unseen]:
+        """Return the instances of a request, what they cost, and values that training did not have."""
         try:
             given = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
@@ -189,12 +206,14 @@ class _Service:
             raise HTTPException(422, "instances must be an array")
         if len(instances) > most:
             raise HTTPException(413, f"{len(instances)} instances; a request may have {most}")
-        task, items, total = self.model.task, [], 0
+        task, items, total, unseen = self.model.task, [], 0, Unseen()
         searched = "energy" in self.model.method.predictors
         for place, instance in enumerate(instances):
             try:
                 item = task.input.parse(instance)
                 task.output.check_item(item, task.input, self.model.settings, searched)
+                for column, value in task.input.unseen(instance):
+                    unseen.add(column, value)
             except ValueError as error:
                 status = 413 if isinstance(error, TooLarge) else 422
                 raise HTTPException(status, f"instances[{place}]: {error}") from None
@@ -203,7 +222,7 @@ class _Service:
             if total > self.question.most:
                 limit = f"{self.question.most} {self.question.unit}"
                 raise HTTPException(413, f"the instances together have more than {limit}")
-        return items, total
+        return items, total, unseen
 
     async def _submit(self, items: list[Any], cost: int) -> list[Any]:
         assert self._batcher is not None
@@ -277,11 +296,10 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no JSON number")
 
 
-def _content(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI content of a JSON object with one property."""
-    return {
-        "application/json": {"schema": {"type": "object", "properties": {name: schema}, "required": [name]}}
-    }
+def _content(name: str, schema: dict[str, Any], **optional: dict[str, Any]) -> dict[str, Any]:
+    """Return the OpenAPI content of a JSON object with one property, and others that may be left out."""
+    properties = {name: schema, **optional}
+    return {"application/json": {"schema": {"type": "object", "properties": properties, "required": [name]}}}
 
 
 def _refusals(reasons: dict[int, str]) -> dict[int | str, dict[str, Any]]:

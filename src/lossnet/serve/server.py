@@ -23,6 +23,7 @@ def serve(
     token: str | None = None,
     threads: int = 1,
     ready: Callable[[str], None] = lambda address: None,
+    name: str = "",
 ) -> None:
     """Serve a model until SIGTERM or SIGINT; requests that are being answered are finished first.
 
@@ -34,6 +35,7 @@ def serve(
         token: if given, clients must send it as ``Authorization: Bearer TOKEN``.
         threads: of torch; the model thread and the event loop share the processors, so few are best.
         ready: called with the server's address when it listens.
+        name: what its page calls the model.
     """
     limits = limits or Limits()
     if not 0 <= port < 1 << 16:
@@ -43,10 +45,10 @@ def serve(
     torch.set_num_threads(threads)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener, _quiet_signals():
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{listener.getsockname()[1]}"
+        place = f"[{host}]" if ":" in host else host
+        address = f"http://{place}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            create_app(model, limits, token, lambda: ready(address)),
+            create_app(model, limits, token, lambda: ready(address), name),
             log_level="warning",
             access_log=False,
             # A request that is being answered when the signal comes is answered within its time.

@@ -403,10 +403,13 @@ def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str
         others = [name for name in names if not like.uses(name)]
         listed = [n for n in others if any(columns[n]) and trained.issuperset(_listed(columns[n])[0])]
         return dict.fromkeys(listed[:1], True)
-    shown = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+    shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
     if wanted.labels is None:
         what = f"which of the columns {shown} are labels is not known"
-        raise DataError(f"{what}; name them or give a pattern: labels=, --labels 'label_*'", path, 1)
+        several = [name for name in names if _holds_sets(columns[name])]
+        guess = f"{several[0]!r} looks like it: " if len(several) == 1 else ""
+        example = repr(several[0]) if guess else "'label_*'"
+        raise DataError(f"{what}; {guess}name them or give a pattern: labels=, --labels {example}", path, 1)
     try:
         chosen = select_names(wanted.labels, names)
     except ValueError as error:
@@ -419,6 +422,14 @@ def _holds_names(cells: Sequence[Any]) -> bool:
     """Whether a label column has names rather than 0 and 1, one of which may be mistyped."""
     present = [str(cell).lower() for cell in cells if _present(cell)]
     return 2 * sum(cell in LABEL_WORDS for cell in present) < len(present)
+
+
+def _holds_sets(cells: Sequence[Any]) -> bool:
+    """Whether cells hold few names each, several in many, such as ``red;sweet``."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    several = [text for text in texts if ";" in text or "|" in text]
+    names = {name for text in texts for name in re.split("[;|]", text)}
+    return 5 * len(several) > len(texts) > 0 and 2 * len(names) < len(texts)
 
 
 def _listed(cells: Sequence[Any]) -> tuple[list[str], NDArray[np.uint8]]:
@@ -461,13 +472,7 @@ class _Column(NamedTuple):
         if not known:
             return "all values are missing"
         if (dates := self._dates(known)) is not None:
-            timed = has_time(dates)
-            block = _Block(
-                "date and time" if timed else "date",
-                date_names(self.name, timed),
-                date_features(dates, timed),
-            )
-            return self._constant(known) or block
+            return self._constant(known) or self._on_calendar(dates, has_time(dates))
         if self._is_text():
             return self._free_text() or self._constant(known) or self._categories(None)
         return self._identifier() or self._constant(known) or self._numbers()
@@ -480,8 +485,7 @@ class _Column(NamedTuple):
                 dates.append(read_date(cell))
                 if dates[-1] is None and _present(cell) and not _is_missing(cell):
                     self._note(row, like, "is not a date", "correct it")
-            timed = like.dates[self.name]
-            return _Block("date", date_names(self.name, timed), date_features(dates, timed))
+            return self._on_calendar(dates, like.dates[self.name])
         if like.values(self.name) is not None:
             return self._categories(like)
         if self.name not in like.features:
@@ -507,6 +511,12 @@ class _Column(NamedTuple):
             examples = strange.examples(self.name)
             warnings.warn(f"{fspath(self.path)}: {what} ({examples}) and count as missing", stacklevel=4)
         return dates
+
+    def _on_calendar(self, dates: Sequence[datetime | None], timed: bool) -> _Block:
+        """Return the features of dates, NaN where missing."""
+        names = date_names(self.name, timed)
+        kind = "date and time" if timed else "date"
+        return _Block(f"{kind}, as {len(names)} inputs", names, date_features(dates, timed))
 
     def _is_text(self) -> bool:
         """Whether it holds categories; a mix of numbers and words is an error, likely a slip."""
