@@ -92,7 +92,7 @@ WHOLE = {f"{part}_{kind}": ARRAY for part in PARTS for kind in ("images", "masks
         ({"z": ARRAY}, "no train_images and train_masks"),
         ({k: v for k, v in WHOLE.items() if k != "test_masks"}, "no test_masks"),
         ({k: v for k, v in WHOLE.items() if "valid" not in k}, "no valid_images and valid_masks"),
-        ({**WHOLE, "test_masks": ARRAY + 3}, "in test_images and test_masks: a mask has the value 3"),
+        ({**WHOLE, "test_masks": ARRAY + 3}, "in test_images and test_masks: masks have the value 3;"),
         ({**WHOLE, "test_images": ARRAY + 3.0}, "in test_images and test_masks: images have values from 3"),
         (
             {**WHOLE, "valid_images": ARRAY[:, 1:], "valid_masks": ARRAY[:, 1:]},

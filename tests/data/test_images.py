@@ -116,6 +116,10 @@ ZEROS = np.zeros((2, 3, 4))
         (ZEROS, ZEROS + np.nan, "value nan"),
         (ZEROS, ZEROS + 0.5, r"value 0\.5"),
         (ZEROS, ZEROS + np.array([0, 1, 255, 0]), "both 1 and 255"),
+        (ZEROS, ZEROS + np.array([0, 0.2, 0.5, 1]), r"4 values \(0, 0.2, .*shares .* 0 and 1: masks > 0.5"),
+        (ZEROS, ZEROS + np.array([0, 1, 20, 7]), r"4 values \(0, 1, 7, 20\); .* one of them .*: masks == 20"),
+        (ZEROS, ZEROS + np.array([0, 128, 255, 0]), r"\(0, 128, 255\); .*of grey levels.* masks > 127"),
+        (ZEROS, np.zeros((2, 3, 4, 3)), r"4 dimension\(s\); .* give one: masks\[..., 0\]"),
     ],
 )
 def test_what_is_no_data(images, masks, message):

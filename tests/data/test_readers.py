@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lossnet.data import DataError, read, read_inputs
-from lossnet.data.readers import read_arff, read_clus
+from lossnet.data.readers import read_arff, read_clus, read_frame
 
 HIERARCHY = """@RELATION genes
 @ATTRIBUTE level\tnumeric
@@ -253,6 +253,71 @@ def test_tables_as_spreadsheets_and_others_write_them(tmp_path):
         assert read(indexed, labels="l").feature_names == ("size",)
     with pytest.raises(DataError, match=r"there are id, title"):
         read(tmp_path / "c.csv", labels="q_*")
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path):
+    """Each for its reason, which is kept, and none of them in a table of few rows."""
+    heading = "id,code,votes,title,when,language,empty,blank,size,l\n"
+
+    def rows(count):
+        dates = (f"{1 + i % 12:02}/{1 + i // 12:02}/{2001 + i % 2}" for i in range(count))
+        cells = (
+            (7 * i % 97, f"x{i}", 3 * i, f"The {i}th", d, "en", "", "NA", i % 5, i % 2)
+            for i, d in enumerate(dates)
+        )
+        return heading + "".join(",".join(map(str, row)) + "\n" for row in cells)
+
+    path = write(tmp_path, "a.csv", rows(60))
+    with pytest.warns(UserWarning, match="is left out") as said:
+        data = read(path, labels="l")
+    assert data.source.origin.used == {"votes": "number", "size": "number"}
+    assert data.source.origin.dropped == {
+        "id": "an identifier; all 60 values are unique",
+        "code": "an identifier; 60 of 60 values are unique",
+        "title": "free text; 60 of 60 values are unique",
+        "when": "dates such as '01/01/2001' may be read in two ways; "
+        "write dates as 2001-03-04 to have them used",
+        "language": "constant; all 60 values are 'en'",
+        "empty": "all values are missing",
+        "blank": "all values are missing",
+    }
+    assert len(said) == 7
+    assert read_inputs(path, data.feature_names, ["l"]).x.tolist() == data.x.tolist()
+    with pytest.warns(UserWarning, match="is left out: all values are missing"):
+        few = read(write(tmp_path, "b.csv", rows(20)), labels="l")
+    assert list(few.source.origin.used) == ["id", "code", "votes", "title", "when", "language", "size"]
+    with (
+        pytest.warns(UserWarning, match="'title' is left out"),
+        pytest.raises(DataError, match=r"no column is left to predict from; .* --words"),
+    ):
+        read(write(tmp_path, "c.csv", "title,l\n" + "".join(f"The {i}th,1\n" for i in range(60))), labels="l")
+
+
+def test_labels_that_are_not_named_are_guessed_in_the_advice(tmp_path):
+    rows = "".join(f"{i},{'red;sweet' if i % 2 else 'sour'}\n" for i in range(20))
+    with pytest.raises(DataError, match=r"'tags' looks like it: name them .* --labels 'tags'"):
+        read(write(tmp_path, "a.csv", f"size,tags\n{rows}"))
+    with pytest.raises(DataError, match=r"not known; name them .* --labels 'label_\*'"):
+        read(write(tmp_path, "b.csv", "size,l\n1,0\n"))
+
+
+def test_columns_of_lists_may_be_labels(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    lists = [["red", "sweet; sour"], [], None, ["red"]]
+    parquet.write_table(pyarrow.table({"size": [1, 2, 3, 4], "tags": lists, "raw": [b"x"] * 4}), path)
+    with pytest.warns(UserWarning, match="'raw' is left out: its values are of type binary"):
+        data = read(path, labels="tags")
+    assert data.label_names == ("red", "sweet; sour")
+    assert data.y.toarray().tolist() == [[1, 1], [0, 0], [0, 0], [1, 0]]
+    assert (
+        read_inputs(path, ["size"], ["red", "sweet; sour"]).y.toarray().tolist() == data.y.toarray().tolist()
+    )
+    pandas = pytest.importorskip("pandas")
+    framed = read_frame(pandas.DataFrame({"size": [1, 2, 3, 4], "tags": lists}), "tags")
+    assert framed.y.toarray().tolist() == data.y.toarray().tolist()
 
 
 def test_one_column_of_label_names(tmp_path):

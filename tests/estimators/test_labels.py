@@ -422,3 +422,109 @@ def test_label_sets_may_be_given_by_names():
     assert by_names.score(x, names) == by_columns.score(x, (x > 0)[:, [1, 2, 0]].astype(int))
     with pytest.raises(ValueError, match="row 0 of y has the label 'hot', which fit did not see"):
         by_names.score(x[:1], [["hot"]])
+    assert by_names.model_.named(x[:5]) == [
+        [name for name, one in zip(by_names.classes_, row, strict=True) if one]
+        for row in by_names.predict(x[:5])
+    ]
+    ragged = np.empty(len(names), dtype=object)
+    ragged[:] = [tuple(row) for row in names]
+    joined = [" ; ".join(row) for row in names]
+    for y in (
+        ragged,
+        pd.Series(names),
+        list(map(set, names)),
+        joined,
+        np.array(joined),
+        pd.DataFrame({"l": joined}),
+    ):
+        again = MultiLabelClassifier(**options).fit(x, y)
+        np.testing.assert_array_equal(again.predict(x), by_names.predict(x))
+        assert again.score(x, y) == by_names.score(x, names)
+        assert again.score(x[:40], joined[:40]) == by_names.score(x[:40], names[:40])
+    pickled = pickle.loads(pickle.dumps(again))
+    assert pickled.score(x, joined) == again.score(x, joined)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([[1, 3], [2], []] * 10, r"y has lists of numbers, such as \[1, 3\]; give labels by names"),
+        ([{1, 3}, {2, 4}, {1, 2}] * 10, r"y has lists of numbers, such as \{1, 3\}"),
+        ([["a"], "b", ["c"]] * 10, "row 1 of y is 'b', and others are lists of names"),
+        ([["a"], ["b"], ["c", 3]] * 10, r"row 2 of y is \['c', 3\], and others are lists of names"),
+        ([["a"], None, ["c"]] * 10, "row 1 of y is None"),
+    ],
+)
+def test_what_names_no_labels_is_said(y, message):
+    with pytest.raises(ValueError, match=message):
+        quick().fit(np.random.default_rng(0).normal(size=(30, 3)), y)
+
+
+def test_classes_whose_names_have_no_separators_stay_classes():
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    classifier = quick(epochs=1).fit(x, ["a, b", "c"] * 15)
+    assert not classifier.multilabel_
+    assert classifier.classes_.tolist() == ["a, b", "c"]
+
+
+# ---------------------------------------------------------------- frames with text and dates
+
+
+@pytest.fixture(scope="module")
+def films():
+    random = np.random.default_rng(0)
+    days = pd.Timestamp("2001-01-01") + pd.to_timedelta(random.integers(0, 3000, 120), "D")
+    countries = random.choice(["fr", "in", "it"], 120)
+    frame = pd.DataFrame({"minutes": random.normal(100, 20, 120), "country": countries, "released": days})
+    y = pd.DataFrame({"musical": countries == "in", "christmas": days.month == 12}).astype(int)
+    return frame, y
+
+
+def test_frames_may_have_text_and_dates(films):
+    frame, y = films
+    classifier = quick(method="cross-entropy", epochs=60).fit(frame, y)
+    assert classifier.score(frame, y) > 0.9
+    assert classifier.feature_names_in_.tolist() == ["minutes", "country", "released"]
+    assert classifier.n_features_in_ == 3
+    predicted = classifier.predict(frame)
+    assert list(predicted.columns) == ["musical", "christmas"]
+    again = pickle.loads(pickle.dumps(classifier))
+    as_text = frame.assign(
+        released=frame["released"].astype(str), country=frame["country"].astype("category")
+    )
+    for other in (frame, as_text):
+        pd.testing.assert_frame_equal(again.predict(other), predicted)
+        np.testing.assert_array_equal(classifier.model_.predict(other), predicted)
+    validated = quick(epochs=1).fit(frame[:80], y[:80], X_val=frame[80:], y_val=y[80:])
+    assert validated.model_.feature_names == classifier.model_.feature_names
+    assert clone(classifier)._encoded is None
+    numbers = classifier.fit(frame[["minutes"]], y)
+    assert numbers.predict(frame[["minutes"]]).shape == (120, 2)
+
+
+def test_values_that_fit_did_not_see_are_missing_or_an_error(films):
+    frame, y = films
+    classifier = quick(epochs=1).fit(frame, y)
+    strange, missing = frame[:3].assign(country="de"), frame[:3].assign(country=None)
+    with pytest.warns(UserWarning, match=r"3 values .* count as missing: 3 of 'country' \('de'\)"):
+        found = classifier.predict_proba(strange)
+    pd.testing.assert_frame_equal(found, classifier.predict_proba(missing))
+    with pytest.raises(ValueError, match="'de' in 'country' did not occur in training"):
+        classifier.set_params(unknown="error").predict(strange)
+    classifier.set_params(unknown="missing")
+    with pytest.raises(ValueError, match="unknown must be missing or error, not 'ignore'"):
+        quick(epochs=1, unknown="ignore").fit(frame, y, X_val=frame, y_val=y)
+
+
+def test_frames_must_be_those_of_fit(films):
+    frame, y = films
+    classifier = quick(epochs=1).fit(frame, y)
+    for wrong, message in (
+        (frame.assign(extra=1), "unseen at fit time"),
+        (frame[["country", "minutes"]], "missing"),
+        (frame.to_numpy(), "X is a ndarray; fit had a data frame with columns of text or dates"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier.predict(wrong)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        classifier.fit(frame, y[:7])

@@ -14,6 +14,9 @@ from torch import Tensor
 from lossnet.data.errors import DataError
 from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 
+#: masks of whole numbers up to this number classes; of larger ones they are grey levels
+_MOST_CLASSES = 64
+
 
 class _Stack(Column):
     """An array ``(n, …)`` with one row per instance, as float32 in batches."""
@@ -106,14 +109,13 @@ class MaskStack(_Stack, Target):
     def __init__(self, masks: Any) -> None:
         masks = _numbers(masks, "masks")
         if masks.ndim != 3:
-            raise DataError(f"masks have {masks.ndim} dimension(s); they need three: (n, height, width)")
+            what = f"masks have {masks.ndim} dimension(s); they need three: (n, height, width)"
+            hint = "; of masks in colour or with an axis for channels give one: masks[..., 0]"
+            raise DataError(what + hint * (masks.ndim == 4))
         foreground = masks != 0
         values = masks[foreground]
         if not ((values == 1).all() or (values == 255).all()):
-            strange = values[(values != 1) & (values != 255)]
-            what = f"a mask has the value {strange[0]}" if strange.size else "masks have both 1 and 255"
-            advice = "masks must be 0 and 1, or 0 and 255: of one class, and not of several"
-            raise DataError(f"{what}; {advice}")
+            raise DataError(_strange_masks(np.unique(masks)))
         self.masks = np.ascontiguousarray(foreground, dtype=np.uint8)
         super().__init__(self.masks)
 
@@ -158,6 +160,20 @@ class MaskData(Examples):
     masks = property(attrgetter("target.masks"), doc="The masks ``(n, height, width)``.")
     channels = property(attrgetter("source.channels"), doc="The number of colour channels.")
     size = property(attrgetter("source.size"), doc="Height and width of the images.")
+
+
+def _strange_masks(values: NDArray[Any]) -> str:
+    """Return an error message about masks with these values."""
+    if not set(values.tolist()) - {0, 1, 255}:
+        return "masks have both 1 and 255; masks must be 0 and 1, or 0 and 255"
+    shown = ", ".join(f"{value:g}" for value in values[:5]) + (", …" if len(values) > 5 else "")
+    some = f"the value {shown}" if len(values) == 1 else f"{len(values)} values ({shown})"
+    what = f"masks have {some}; they must be 0 and 1, or 0 and 255"
+    if (values != np.round(values)).any():
+        return f"{what}; of shares of foreground make 0 and 1: masks > 0.5"
+    if values[-1] <= _MOST_CLASSES:
+        return f"{what}; where they number classes, train on one of them at a time: masks == {values[-1]:g}"
+    return f"{what}; of grey levels, as at soft edges, make 0 and 1: masks > {values[-1] // 2:g}"
 
 
 def _images(images: Any) -> NDArray[np.float32]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, Self
 
 import numpy as np
@@ -10,14 +13,24 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
+from lossnet.data.readers import frame_columns, named_rows, read_frame
+from lossnet.data.readers.text import Unknown
 from lossnet.estimators.base import WordEstimator
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
 from lossnet.scores import F1
 
+_SETS = (list, tuple, set, frozenset)
+_NUMERIC = "biuf"
 _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_finite": "allow-nan"}
 
 
@@ -28,7 +41,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     Inputs ``X`` are
 
     - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes
-      its column's mean in training;
+      its column's mean in training.  A data frame may also have columns of text, which are categories, and of
+      dates; `lossnet.data.readers.read_csv` says what becomes of them;
     - or sentences: texts, which are cut into tokens, or lists of tokens;
     - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255,
       or floats from 0 to 1.
@@ -37,8 +51,9 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     - a set of labels: ``y`` ``(n, labels)`` of 0 and 1, an array, sparse, or a data frame, whose columns name
       the labels, and predictions then are data frames too;
-    - a set of labels by their names: a list, tuple or set of strings for each instance.  Predictions are
-      arrays of 0 and 1 with a column for each of ``classes_``;
+    - a set of labels by their names: a list, tuple or set of strings for each instance, or a string such as
+      ``"red;sweet"``, with semicolons or bars.  Predictions are arrays of 0 and 1 with a column for each of
+      ``classes_``, and ``model_.named(X)`` gives names;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
     The parameters are those of `lossnet.estimators.base.Estimator`, ``embeddings`` for sentences (see
@@ -49,6 +64,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             finds it by how ``X`` looks.
         scale: shift and scale the columns of dense feature vectors to mean 0 and variance 1 (those of 0 and 1
             stay), as in training.
+        unknown: what a value that a column of text did not have in ``fit``, or a date that cannot be read, is
+            in prediction: ``"missing"``, with a warning, or an ``"error"``.
 
     Attributes:
         classes_: names of the labels, or their numbers where ``y`` has no names; or the classes.
@@ -75,6 +92,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     inputs: str = "auto"
     scale: bool = True
+    unknown: Unknown = "missing"
 
     classes_: NDArray[Any] = field(init=False)
     multilabel_: bool = field(init=False)
@@ -82,6 +100,10 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     n_features_in_: int = field(init=False)
     feature_names_in_: NDArray[Any] = field(init=False)
     _framed: bool = field(init=False)
+    #: whether label sets are given by names
+    _named: bool = field(init=False, default=False)
+    #: the features that columns of a data frame with text or dates became; None for columns of numbers
+    _encoded: tuple[str, ...] | None = field(init=False, default=None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on a batch of rows, without validation; the threshold stays 0.5.
@@ -142,34 +164,55 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     def _read(self, x: Any) -> Examples:
         check_is_fitted(self, "model_")
-        if issubclass(Input.kinds[self.inputs_], Features):
-            x = validate_data(self, x, reset=False, **_FEATURE_CHECKS)
-        return super()._read(x)
+        if not issubclass(Input.kinds[self.inputs_], Features):
+            return super()._read(x)
+        if self._encoded is not None:
+            return self.model_.task.prepare_inputs(self._table(x, first=False))
+        return super()._read(validate_data(self, x, reset=False, **_FEATURE_CHECKS))
 
     def _examples(
         self, X: Any, y: Any, first: bool = False, classes: Any = None, partial: bool = False
     ) -> Examples:
         columns = getattr(y, "columns", None)
-        named = _are_named_sets(y)
-        if named:
-            columns, y = self._binarised(y, first)
+        if columns is not None and len(columns) == 1 and y.dtypes.iloc[0].kind not in _NUMERIC:
+            columns, y = None, y.iloc[:, 0]
+        sets = named_sets(y, split=first or self._named)
+        if sets is not None:
+            columns, y = self._binarised(sets, first)
         if first:
-            self.inputs_ = self._kind_of(X)
+            self.inputs_, self._named, self._encoded = self._kind_of(X), sets is not None, None
         kind = Input.kinds[self.inputs_]
-        if issubclass(kind, Features):
+        if issubclass(kind, Features) and (self._encoded is not None or _has_text(X)):
+            source: Source = self._table(X, first)
+            y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
+            check_consistent_length(X, y)
+        elif issubclass(kind, Features):
             X, y = validate_data(self, X, y, reset=first, multi_output=True, **_FEATURE_CHECKS)
             names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
-            source: Source = FeatureTable(X, list(names))
+            source = FeatureTable(X, list(names))
         else:
             source = kind.collect(X)
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
         if first:
             self._learn_labels(y, columns, classes, partial)
-            self._framed = self._framed and not named
+            self._framed = self._framed and not self._named
         elif self._framed and columns is not None and list(columns) != list(self.classes_):
             what = f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
             raise ValueError(what)
         return Examples(source, LabelTable(self._sets(y), [str(name) for name in self.classes_]))
+
+    def _table(self, X: Any, first: bool) -> FeatureTable:
+        """Return the features of a data frame with columns of text or dates; the ``first`` decide on them."""
+        if not hasattr(X, "columns"):
+            what = f"X is a {type(X).__name__}; fit had a data frame with columns of text or dates"
+            raise ValueError(f"{what}; give one with the same columns")
+        validate_data(self, X, reset=first, skip_check_array=True)  # the names of the columns
+        if first:
+            source = read_frame(X, []).source
+            self._encoded = source.names
+            return source
+        assert self._encoded is not None
+        return named_rows(frame_columns(X), self._encoded, self.unknown).source
 
     def _binarised(self, y: Any, first: bool) -> tuple[list[str], NDArray[np.uint8]]:
         """Return the labels' names, and label sets ``(n, labels)`` of 0 and 1, of sets given by names."""
@@ -242,14 +285,52 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         return tags
 
 
-def _are_named_sets(y: Any) -> bool:
-    """Whether ``y`` has a list, tuple or set of strings for each instance.
+def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
+    """Return the names of each instance's labels, where ``y`` has names; None for what else it may have.
 
-    >>> _are_named_sets([["news", "sport"], []]), _are_named_sets([[0, 1]]), _are_named_sets(["news"])
-    (True, False, False)
+    With ``split``, strings of which some have semicolons or bars are names that are separated by them.
+
+    >>> named_sets([["news", "sport"], []], split=True), named_sets(["red;sweet", "red"], split=True)
+    ([['news', 'sport'], []], [['red', 'sweet'], ['red']])
+    >>> named_sets([[0, 1]], split=True), named_sets(["news"], split=True)
+    (None, None)
     """
-    if not isinstance(y, list | tuple) and type(y).__name__ != "Series":
-        return False
+    is_row = isinstance(y, list | tuple) or type(y).__name__ == "Series"
+    if not is_row and not (isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "OU"):
+        return None
     rows = list(y)
-    sets = all(isinstance(row, list | tuple | set | frozenset) for row in rows)
-    return sets and any(map(len, rows)) and all(isinstance(name, str) for row in rows for name in row)
+    if all(isinstance(row, str) for row in rows):
+        mark = next((mark for mark in ";|" if any(mark in row for row in rows)), None)
+        if not split or mark is None:
+            return None
+        return [[name for part in row.split(mark) if (name := part.strip())] for row in rows]
+    sets = [row for row in rows if isinstance(row, _SETS)]
+    if not any(isinstance(name, str) for row in sets for name in row):
+        if sets and (len(set(map(len, sets))) > 1 or isinstance(sets[0], set | frozenset)):
+            what = f"y has lists of numbers, such as {reprlib.repr(max(sets, key=len))}"
+            raise ValueError(
+                f"{what}; give labels by names, as strings, or a column of 0 and 1 for each label"
+            )
+        return None
+    for number, row in enumerate(rows):
+        if not isinstance(row, _SETS) or not all(isinstance(name, str) for name in row):
+            what = f"row {number} of y is {reprlib.repr(row)}, and others are lists of names"
+            raise ValueError(f"{what}; give a list of strings, empty where an instance has no label")
+    return rows
+
+
+def _has_text(X: Any) -> bool:
+    """Whether a data frame has columns of text, categories or dates.
+
+    >>> import pandas
+    >>> _has_text(pandas.DataFrame({"a": [1, None], "b": [True, False]}))
+    False
+    """
+    if not hasattr(X, "iloc") or not hasattr(X, "dtypes"):
+        return False
+    columns = (X.iloc[:, place] for place in range(X.shape[1]))
+    return any(
+        column.dtype.kind not in _NUMERIC
+        and (column.dtype != object or any(isinstance(cell, str | date) for cell in column))
+        for column in columns
+    )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -160,9 +160,7 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         yield from (Part(part) for part in parts)
 
     def treating(self, unknown: Unknown) -> Features:
-        if unknown not in get_args(Unknown):
-            raise ValueError(f"unknown must be {' or '.join(get_args(Unknown))}, not {unknown!r}")
-        return replace(self, unknown=unknown)
+        return replace(self, unknown=Like((), (), unknown).unknown)
 
     question = Question(
         {

@@ -12,7 +12,7 @@ from functools import cached_property, wraps
 from itertools import chain, islice
 from os import fspath
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
 import numpy as np
 from scipy import sparse
@@ -109,6 +109,10 @@ class Like:
     unknown: Unknown = "missing"
     unseen: Unseen = field(default_factory=Unseen, compare=False)
     ignored: set[str] = field(default_factory=set, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.unknown not in get_args(Unknown):
+            raise ValueError(f"unknown must be {' or '.join(get_args(Unknown))}, not {self.unknown!r}")
 
     @cached_property
     def features(self) -> frozenset[str]:
