@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lossnet import energies, hypergradient, losses, methods, nets, scores, spaces
+    from lossnet.energies import rule
     from lossnet.estimators import MultiLabelClassifier, Segmenter, SequenceTagger
     from lossnet.learned_loss import LearnedLoss
     from lossnet.model import Model, load
@@ -40,6 +41,7 @@ __all__ = [
     "losses",
     "methods",
     "nets",
+    "rule",
     "scores",
     "spaces",
     "train",
@@ -53,6 +55,7 @@ _HOMES = {
     **dict.fromkeys(("Run", "train"), "run"),
     "Ensemble": "prediction",
     "LearnedLoss": "learned_loss",
+    "rule": "energies",
     "OwnParts": "own",
     "Settings": "settings",
     "Trainer": "training",

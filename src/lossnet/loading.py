@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lossnet.data import Coverage, DataError, Examples, digest
+import numpy as np
+
+from lossnet.data import Coverage, DataError, Examples, Facts, digest, labelled_rows, rows_of
 from lossnet.data.errors import AnyPath
 from lossnet.data.readers import read_frame
 from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
@@ -28,7 +30,8 @@ class Loaded:
 
     The ``task`` holds what was fitted.  ``coverage`` says how much of the text each table of word vectors
     covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.  ``origin`` has
-    the columns of a table, used and dropped.
+    the columns of a table, used and dropped.  Training instances without labels are ``unlabelled``, apart
+    from the others, for methods that learn from both.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Loaded:
     coverage: tuple[Coverage, ...] = ()
     digest: str = ""
     origin: Origin | None = None
+    unlabelled: Examples | None = None
 
     @classmethod
     def from_parts(
@@ -51,6 +55,7 @@ class Loaded:
         fitting: Fitting | None = None,
         name: str = "arrays",
         split_name: str = "given",
+        unlabelled: Examples | None = None,
     ) -> Loaded:
         """Return data that are in memory, prepared by what is fitted on the training part.
 
@@ -60,9 +65,9 @@ class Loaded:
         'sets of labels from feature vectors'
         """
         parts = [train, valid, train.take([]) if test is None else test]
-        task = Task.fit(parts, fitting)
-        train, valid, test = task.prepare(parts)
-        return cls(name, name, train, valid, test, task, split_name)
+        task = Task.fit(parts, fitting, unlabelled)
+        train, valid, test, *others = task.prepare(parts if unlabelled is None else [*parts, unlabelled])
+        return cls(name, name, train, valid, test, task, split_name, unlabelled=others[0] if others else None)
 
 
 def load(
@@ -81,6 +86,9 @@ def load(
     valid: AnyPath | None = None,
     test: AnyPath | None = None,
     encoding: str | None = None,
+    labelled: int | None = None,
+    labelled_seed: int = 0,
+    unlabelled: bool = True,
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -108,9 +116,13 @@ def load(
     ``embeddings`` are files with word vectors, which are joined; by default those that suit the set.  Inputs
     and outputs are fitted on the training rows unless a model's ``task`` is given.
 
-    ``data`` that are in memory take the place of a file's: `Examples`; a pair of inputs and outputs, see
-    `gather`; or a data frame, for which ``labels`` and ``words`` are as for a table.  `Loaded` data are
-    returned unchanged.
+    ``data`` that are in memory take the place of a file's: `Examples`; inputs, outputs and, if there are any,
+    facts, see `gather`, where outputs may be None or NaN for some instances; or a data frame, for which
+    ``labels`` and ``words`` are as for a table.  `Loaded` data are returned unchanged.
+
+    With ``labelled``, so many training instances, drawn by ``labelled_seed``, keep their labels, and these
+    take the place of the validation data too: no other label is used but to test.  Unless ``unlabelled``,
+    instances without labels are left out.
 
     >>> loaded = load("digits-pairs")
     >>> len(loaded.train), len(loaded.valid), len(loaded.test), loaded.split_name
@@ -125,28 +137,38 @@ def load(
     """
     if isinstance(data, Loaded):
         return data
+    others: Examples | None = None
     if data is None:
         where = (name_or_path, data_dir, split, labels, seed, progress, resize, words)
         raw = read_raw(*where, valid=valid, test=test, encoding=encoding)
     else:
         if valid is not None or test is not None or encoding is not None:
             raise DataError("valid=, test= and encoding= are for files; these data are in memory")
-        examples = _collected(data, labels, words)
+        examples, others = _collected(data, labels, words)
+        if others is not None and split is not None:
+            raise DataError("a split numbers rows, and some have no labels; give Loaded.from_parts instead")
         standardise = not getattr(examples.source, "is_sparse", False)
         made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
         raw = split_data(made, examples, None, split, seed)
-    fitting, known, sources = Fitting(), raw.entry, [part.source for part in raw.parts]
+    known, parts, split_name = raw.entry, list(raw.parts), raw.split_name
+    if labelled is not None:
+        if others is not None:
+            raise DataError(f"labelled={labelled} takes labels away, and some rows have none already")
+        kept, others = _few(parts[0], labelled, labelled_seed)
+        parts = [kept, kept, parts[2]]
+    others = others if unlabelled else None
+    fitting = Fitting()
     if task is None:
-        kind = kind_for(sources[0], Input)
+        kind, sources = kind_for(parts[0].source, Input), [part.source for part in parts]
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
-        task = Task.fit(raw.parts, fitting)
-    training, validation, testing = task.prepare(raw.parts)
+        task = Task.fit(parts, fitting, others)
+    given = parts if others is None else [*parts, others]
+    training, validation, testing, *rest = task.prepare(given)
     beside: list[Any] = [*fitting.tables, *([fitting.clusters] if fitting.clusters else [])]
-    content = digest(*raw.parts, *beside)  # as read: computed values may be rounded otherwise elsewhere
-    name, about, split_name = known.name, known.description, raw.split_name
+    content = digest(*given, *beside)  # as read: computed values may be rounded otherwise elsewhere
     return Loaded(
-        name,
-        about,
+        known.name,
+        known.description,
         training,
         validation,
         testing,
@@ -155,36 +177,68 @@ def load(
         fitting.coverage,
         content,
         raw.origin,
+        rest[0] if rest else None,
     )
 
 
-def _collected(data: Any, labels: Any, words: str | None) -> Examples:
+def _few(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
+    """Return ``count`` training instances, drawn by the seed, and the others without their labels."""
+    if not 0 < count < len(train):
+        raise DataError(f"labelled={count}: there are {len(train)} training rows; keep 1 or more, not all")
+    order = np.random.default_rng(seed).permutation(len(train))
+    return train.take(np.sort(order[:count])), train.take(np.sort(order[count:])).without_target()
+
+
+def _collected(data: Any, labels: Any, words: str | None) -> tuple[Examples, Examples | None]:
+    """Return the instances with labels, and those without, if there are any."""
     if hasattr(data, "columns"):
-        return read_labelled_texts(data, words, labels) if words else read_frame(data, labels)
+        return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels)), None
     if labels is not None or words is not None:
         raise DataError("labels= and words= name columns of a data frame or file; these data have none")
     if isinstance(data, Examples):
-        return data
-    if isinstance(data, tuple) and len(data) == 2:
-        return gather(*data)
-    what = f"data are a {type(data).__name__}; give a pair (X, Y), Examples, a data frame or Loaded"
-    raise DataError(what)
+        return data, None
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        what = (
+            f"data are a {type(data).__name__}; give (X, Y), (X, Y, facts), Examples, a data frame or Loaded"
+        )
+        raise DataError(what)
+    x, y, *facts = data
+    known = labelled_rows(y)
+    if known.all() or not known.any():
+        return gather(x, y, *facts), None
+    have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
+    if facts:
+        told = Facts(facts[0])
+        have = have.with_facts(told.take(np.flatnonzero(known)))
+        lack = lack.with_facts(told.take(np.flatnonzero(~known)))
+    return have, lack
 
 
-def gather(x: Any, y: Any) -> Examples:
+def inputs_of(x: Any) -> Examples:
+    """Return inputs without outputs as `Examples`, of a kind that is guessed from the values.
+
+    >>> len(inputs_of([[0.5], [2.0]]))
+    2
+    """
+    kind = _kind_of(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images")
+    return Examples(kind.collect(x))
+
+
+def gather(x: Any, y: Any, facts: Any = None) -> Examples:
     """Return inputs and outputs as `Examples`, with kinds that are guessed from the values.
 
     Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of
-    0 and 1, lists of tags, or arrays of masks.
+    0 and 1, lists of tags, or arrays of masks.  ``facts`` are as `lossnet.data.Facts` takes them.
 
     >>> gather([[0.5], [2.0]], [[1, 0], [0, 1]]).target.names
     ('label_0', 'label_1')
     >>> gather([["Ann", "left"]], [["N", "V"]]).target.tags
     (('N', 'V'),)
     """
-    source = _kind_of(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images").collect(x)
+    source = inputs_of(x).source
     wanted = "rows of 0 and 1, lists of tags, or arrays of masks"
-    return Examples(source, _kind_of(Output.kinds, y, "outputs", wanted).collect(y, source))
+    target = _kind_of(Output.kinds, y, "outputs", wanted).collect(y, source)
+    return Examples(source, target, facts=None if facts is None else Facts(facts))
 
 
 def _kind_of(kinds: Mapping[str, Any], given: Any, what: str, wanted: str) -> Any:

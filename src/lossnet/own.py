@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from lossnet.energies import Energy, Scorer
+from lossnet.energies import Energy, Rule, Scorer
 
 if TYPE_CHECKING:
     from lossnet.task import Task
@@ -34,6 +34,7 @@ class OwnParts:
         task_net: maps inputs to logits.
         energy: scores outputs.
         frozen: whether the energy, pretrained elsewhere, is not trained.
+        rules: what is known of outputs, for method ``rules``; they are not part of the model.
 
     >>> from lossnet.task import Task
     >>> OwnParts(task_net=nn.Linear).make_task_net(Task.of_sizes(inputs=4, labels=3))
@@ -43,6 +44,7 @@ class OwnParts:
     task_net: Factory | None = None
     energy: Factory | None = None
     frozen: bool = False
+    rules: Sequence[Rule] = ()
 
     def __post_init__(self) -> None:
         for name in ("task_net", "energy"):
@@ -50,6 +52,10 @@ class OwnParts:
             if part is not None and not callable(part):
                 what = f"{name} is {part!r}; give a torch.nn.Module"
                 raise TypeError(f"{what}, a class of modules, or a function that returns one")
+        for one in self.rules:
+            if not isinstance(one, Rule):
+                what = f"{one!r} is no rule; decorate a function with lossnet.rule"
+                raise TypeError(f"{what}, or take one of lossnet.energies, such as exactly(2)")
         if self.frozen and self.energy is None:
             raise ValueError("a frozen energy must be given: energy=…")
 

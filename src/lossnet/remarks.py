@@ -40,7 +40,8 @@ def data_remarks(data: Loaded) -> list[str]:
     label_1 is never true in the training data
     inputs are not scaled (feature_0 and 1 other column have values far from 0 or widely spread)
     """
-    found = [*_constant_labels(data.train), *_unscaled(data.train)]
+    constant = [] if data.unlabelled is not None else _constant_labels(data.train)  # others may be there
+    found = [*constant, *_unscaled(data.train)]
     if len(data.valid) < _FEW:
         what = f"only {len(data.valid)} validation instances choose the epoch and the threshold"
         found.append(f"{what}; figures on them are rough: give more, or average several seeds")

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from lossnet import auto
 from lossnet.build import AUTO, DEFAULT_METHOD, METHODS, build, check_names, default_loss
 from lossnet.card import model_card
-from lossnet.data import Dataset, Weighted
+from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
 from lossnet.files import write_json
 from lossnet.loading import Loaded
@@ -75,6 +75,8 @@ class Run:
         test: a file that tests, likewise.
         encoding: of text files; UTF-8 by default.
         labels: label columns, for files that do not say.
+        labelled: how many training instances keep their labels, drawn by the seed; no other label is used
+            but to test, so that these choose the epoch and the threshold as well.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
@@ -103,6 +105,7 @@ class Run:
     test: Path | str | None = None
     encoding: str | None = None
     labels: Sequence[str] | None = None
+    labelled: int | None = None
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
@@ -121,8 +124,9 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
     called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
 
-    - a pair ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows
-      of 0 and 1, lists of tags or arrays of masks;
+    - ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows of 0
+      and 1, lists of tags or arrays of masks; rows of ``Y`` may be None or NaN where there are no labels;
+    - ``(X, Y, facts)``, where facts are what is known of each row, for rules: see `lossnet.data.Facts`;
     - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
     - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
@@ -218,7 +222,11 @@ def settled(run: Run) -> tuple[str, str, Settings]:
 
 
 def read(run: Run, data: Any = None) -> Loaded:
-    """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them."""
+    """Return the data of a run: those that it names, or ``data`` in memory, as `train` takes them.
+
+    Instances without labels are among them for methods that learn from those.
+    """
+    method, _, settings = settled(run)
     return load_data(
         run.data,
         run.data_dir,
@@ -226,12 +234,15 @@ def read(run: Run, data: Any = None) -> Loaded:
         run.labels,
         progress=run.progress,
         words=run.words,
-        features=settled(run)[2].features or None,
+        features=settings.features or None,
         embeddings=run.embeddings,
         data=data,
         valid=run.valid,
         test=run.test,
         encoding=run.encoding,
+        labelled=run.labelled,
+        labelled_seed=run.seed,
+        unlabelled=method != AUTO and METHODS[method].method.semi_supervised,
     )
 
 
@@ -324,6 +335,8 @@ def fit(
     train: Dataset = data.train.on(device)
     if weights is not None:
         train = Weighted(train, torch.as_tensor(weights, dtype=torch.float32))
+    if model.method.semi_supervised:
+        train = _with_unlabelled(train, model, data, device)
     if follow is not None:
         method, loss = model.names
         names = {"data": data.name, "split": data.split_name, "method": method, "loss": loss}
@@ -338,6 +351,22 @@ def fit(
     finally:
         if follow is not None:
             follow.finish(flat(metrics), completed=bool(metrics))
+
+
+def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:
+    """Return labelled instances beside those without labels, of which the method learns too."""
+    method = model.names[0]
+    if method == "rules" and not model.task.own.rules:
+        raise ValueError("method rules needs rules: give some, or use --method mean-teacher")
+    if data.unlabelled is None:
+        what = f"method {method} learns from instances without labels, and there are none"
+        warnings.warn(
+            f"{what}; leave rows of Y None or NaN, or use --labelled", TrainingWarning, stacklevel=3
+        )
+        return train
+    if model.task.views(model.settings) is not None:
+        raise ValueError(f"method {method} sees images as a whole: leave crop, flips and distortions out")
+    return WithUnlabelled(train, data.unlabelled.on(device))
 
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
@@ -375,10 +404,11 @@ def parts_of(run: Run) -> dict[str, str | None]:
     parts: dict[str, Any] = {"task_net": run.own.task_net, "energy": run.own.energy}
     parts |= {"optimizer": run.optimizer, "scheduler": run.scheduler}
     parts = {name: getattr(part, "func", part) for name, part in parts.items()}  # of functools.partial
-    return {
+    names = {
         name: None if part is None else str(getattr(part, "__qualname__", type(part).__qualname__))
         for name, part in parts.items()
     }
+    return names | {"rules": ", ".join(map(str, run.own.rules)) or None}
 
 
 def columns_of(data: Loaded) -> dict[str, Any] | None:
@@ -492,7 +522,8 @@ def source_of(run: Run) -> dict[str, Any]:
     split = None if run.split is None else str(run.split)
     source = {"data": str(run.data), "split": split, "labels": labels}
     others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding")}
-    return source | {name: str(value) for name, value in others.items() if value is not None}
+    told = {name: str(value) for name, value in others.items() if value is not None}
+    return source | told | ({} if run.labelled is None else {"labelled": run.labelled})
 
 
 def _mean_readings(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

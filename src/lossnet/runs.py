@@ -118,14 +118,14 @@ def train_many(
     swept = _swept(runs)
     titles = [_title(run, swept) for run in runs]
     diverged: dict[int, NonFiniteLoss] = {}
-    loaded: dict[str, Loaded] = {}
+    loaded: dict[tuple[str, int | None], Loaded] = {}
     for group in groups.values():
         first = runs[group[0]]
-        features = settled(first)[2].features  # of tokens, which are read with the data
-        if data is None and features not in loaded:
-            loaded[features] = read(first)
-        own = data or loaded[features]
-        _check_digests(runs, results, own)
+        key = settled(first)[2].features, _draw(first)  # features of tokens are read with the data
+        if data is None and key not in loaded:
+            loaded[key] = read(first)
+        own = data or loaded[key]
+        _check_digests(runs, {i: one for i, one in results.items() if _draw(runs[i]) == key[1]}, own)
         for place, outcome in _outcomes([runs[index] for index in group], own, say):
             index = group[place]
             if isinstance(outcome, NonFiniteLoss):
@@ -156,7 +156,7 @@ def _finished(run: Run) -> dict[str, Any] | None:
         what = f"{path.parent} holds a run on other data ({result.get('source')}, not {source_of(run)})"
         raise ValueError(f"{what}; choose another --output")
     wanted = {"method": run.method, "loss": run.loss, "seed": run.seed, "settings": _values(run)}
-    parts = result.get("parts", parts_of(Run(run.data)))  # older versions did not note them
+    parts = parts_of(Run(run.data)) | result.get("parts", {})  # older versions noted fewer, or none
     if any(result.get(name) != value for name, value in wanted.items()) or parts != parts_of(run):
         raise ValueError(f"{path.parent} holds a run with other settings; choose another --output")
     return result
@@ -177,7 +177,12 @@ def _structure(run: Run) -> str:
     """Return a key that is the same for runs that may be trained together."""
     values = _values(run)
     same = {name: values[name] for name, setting in all_settings().items() if not setting.stackable}
-    return json.dumps([run.method, run.loss, bool(values["implicit_weight"]), same])
+    return json.dumps([run.method, run.loss, bool(values["implicit_weight"]), same, _draw(run)])
+
+
+def _draw(run: Run) -> int | None:
+    """Return the seed that draws the instances with labels, where only some have any."""
+    return None if run.labelled is None else run.seed
 
 
 def _title(run: Run, swept: Sequence[str]) -> str:

@@ -172,6 +172,20 @@ class Settings:
         False, "whether InfNet's and InfNet+'s networks see their objective truncated at zero too"
     )
 
+    unlabelled_weight: float = _method(
+        1.0, "λ, the weight of instances without labels, once it is reached", ">= 0", search=(0.1, 10.0)
+    )
+    ramp_up: int = _method(200, "steps in which that weight grows from 0", ">= 0", search=(0, 1000))
+    teacher_decay: float = _method(
+        0.99, "of the teacher, an exponential average of the task net", ">= 0, < 1", search=(0.9, 0.999)
+    )
+    teacher_power: float = _method(
+        1.0, "α, the power of the teacher's probabilities in what rules make of them", ">= 0, <= 1"
+    )
+    input_noise: float = _method(
+        0.05, "deviation of Gaussian noise on inputs that the task net learns from beside a teacher", ">= 0"
+    )
+
     inference_lr: float = _inference(0.1, "step size of gradient-based inference", search=(5e-3, 5.0))
     inference_steps: int = _inference(
         20, "steps of gradient-based inference", ">= 0, <= 10000", search=(5, 50)

@@ -68,6 +68,8 @@ class Batch(NamedTuple):
         weight: of each instance in losses, ``(batch,)``, where they differ; a mapping with keys ``"energy"``,
             ``"ce"`` and ``"score"`` has those of each term of `lossnet.losses.TaskLoss`, 1 where it has none.
         rows: the instances' numbers in their data set, ``(batch,)``, for methods that cut it into folds.
+        facts: what is known of instances beside their inputs, for rules: a tensor, or several by name.
+        unlabelled: other instances, without ``y``, for methods that learn from those too.
 
     >>> batch = Batch({"ids": torch.zeros(2, 3), "lengths": torch.ones(2)}, None)
     >>> batch.size, batch.to("cpu").x["lengths"]
@@ -79,6 +81,8 @@ class Batch(NamedTuple):
     mask: Tensor | None = None
     weight: Weights | None = None
     rows: Tensor | None = None
+    facts: Any = None
+    unlabelled: Batch | None = None
 
     @property
     def size(self) -> int:

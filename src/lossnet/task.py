@@ -49,12 +49,20 @@ class Task:
         return cls(Features.of_size(inputs), Labels.of_size(labels))
 
     @classmethod
-    def fit(cls, parts: Sequence[Examples], fitting: Fitting | None = None) -> Task:
-        """Return the task that training, validation and test data pose, fitted on the first of them."""
+    def fit(
+        cls, parts: Sequence[Examples], fitting: Fitting | None = None, unlabelled: Examples | None = None
+    ) -> Task:
+        """Return the task that training, validation and test data pose, fitted on the first of them.
+
+        Inputs are fitted on those of ``unlabelled`` training instances too.
+        """
         train = parts[0]
         if train.target is None:
             raise DataError("training data have no outputs; give labels, tags or masks")
-        source = kind_for(train.source, Input).fit([part.source for part in parts], fitting or Fitting())
+        sources = [part.source for part in parts]
+        if unlabelled is not None:
+            sources[0] = sources[0].join([unlabelled.source])
+        source = kind_for(train.source, Input).fit(sources, fitting or Fitting())
         targets = [part.target for part in parts if part.target is not None]
         return cls(source, kind_for(train.target, Output).fit(targets))
 

@@ -11,7 +11,7 @@ from lossnet.data.distortion import Distortion
 from lossnet.data.embedded import digits_completion, digits_pairs, digits_scenes
 from lossnet.data.embeddings import Coverage, Embeddings, read_embeddings
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Dataset, Examples, Source, Target, Weighted
+from lossnet.data.examples import Dataset, Examples, Facts, Source, Target, Weighted
 from lossnet.data.image_files import (
     decode_picture,
     read_images,
@@ -28,6 +28,7 @@ from lossnet.data.sentence_files import find_parts, read_labelled_texts, read_se
 from lossnet.data.sentences import Lexicon, Sentences, TagColumn, TaggedSentences, TagSet, Vocabulary
 from lossnet.data.splits import Split, hold_out, stratified_split
 from lossnet.data.tables import FeatureTable, LabelTable, MultiLabelData
+from lossnet.data.unlabelled import WithUnlabelled, labelled_rows, rows_of
 
 __all__ = [
     "Coverage",
@@ -38,6 +39,7 @@ __all__ = [
     "Embeddings",
     "Entry",
     "Examples",
+    "Facts",
     "FeatureTable",
     "LabelTable",
     "Lexicon",
@@ -55,6 +57,7 @@ __all__ = [
     "Target",
     "Vocabulary",
     "Weighted",
+    "WithUnlabelled",
     "decode_picture",
     "digest",
     "digits_completion",
@@ -64,6 +67,7 @@ __all__ = [
     "find",
     "find_parts",
     "hold_out",
+    "labelled_rows",
     "names",
     "read",
     "read_embeddings",
@@ -73,6 +77,7 @@ __all__ = [
     "read_labelled_texts",
     "read_pictures",
     "read_sentences",
+    "rows_of",
     "stratified_split",
     "stream_inputs",
     "stream_pictures",

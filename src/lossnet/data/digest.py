@@ -48,7 +48,7 @@ def digest(*parts: _Part) -> str:
 def _pieces(part: _Part) -> Iterator[NDArray[Any] | str]:
     """Yield arrays and texts that together have all its content."""
     if isinstance(part, Examples):
-        for column in (part.source, part.target):
+        for column in (part.source, part.target, part.facts):
             if column is not None:
                 yield type(column).__name__
                 yield from column.pieces()

@@ -12,7 +12,8 @@ outputs              `LabelTable`, `TagColumn`, `MaskStack`     ``lossnet.output
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -106,13 +107,60 @@ class Target(Column):
         return False
 
 
+class Facts(Column):
+    """What is known of each instance beside its inputs, for rules: a total, what is allowed, a date.
+
+    Numbers ``(n,)`` or ``(n, …)``, or several of those by name: a mapping, or a data frame.  NaN is what is
+    not known.
+
+    >>> Facts({"total": [3, 5], "allowed": [[1, 0], [1, 1]]}).batch(torch.tensor([1]))
+    {'total': tensor([5.]), 'allowed': tensor([[1., 1.]])}
+    """
+
+    def __init__(self, values: Any) -> None:
+        named = hasattr(values, "keys")  # a mapping, or a data frame
+        parts = {str(name): values[name] for name in values.keys()} if named else {"": values}  # noqa: SIM118
+        try:
+            self.arrays = {name: np.asarray(part, dtype=np.float32) for name, part in parts.items()}
+        except (TypeError, ValueError) as error:
+            raise DataError(f"facts are not numbers ({error}); give an entry for each instance") from error
+        if not self.arrays or len({part.shape[:1] for part in self.arrays.values()}) > 1:
+            shapes = {name: part.shape for name, part in self.arrays.items()}
+            raise DataError(f"facts have the shapes {shapes}; each needs an entry for each instance")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def _mapped(self, function: Callable[[NDArray[np.float32]], Any]) -> Any:
+        mapped = {name: function(part) for name, part in self.arrays.items()}
+        return mapped.get("", mapped)
+
+    def take(self, rows: NDArray[np.int64]) -> Facts:
+        return Facts(self._mapped(lambda part: part[rows]))
+
+    def join(self, others: Sequence[Facts]) -> Facts:
+        parts = [self.arrays, *(other.arrays for other in others)]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in self.arrays}
+        return Facts(joined.get("", joined))
+
+    def batch(self, indices: Rows) -> Any:
+        """Return some rows as a tensor, or as tensors by name."""
+        rows = row_numbers(indices, len(self))
+        return self._mapped(lambda part: torch.from_numpy(part[rows]))
+
+    def pieces(self) -> Iterator[NDArray[Any] | str]:
+        for name, part in self.arrays.items():
+            yield from (name, part)
+
+
 class Examples:
-    """Inputs of instances and, where they are known, their outputs.
+    """Inputs of instances and, where they are known, their outputs and facts.
 
     Args:
         source: the inputs.
         target: the outputs; None for inputs without labels.
         masked: whether outputs have the inputs' units, such as tokens, so that batches say which are padding.
+        facts: what else is known of each instance, for rules.
 
     >>> from lossnet.data import FeatureTable, LabelTable
     >>> examples = Examples(FeatureTable([[0.5], [2.0]]), LabelTable([[1, 0], [0, 1]]))
@@ -122,13 +170,17 @@ class Examples:
     True
     """
 
-    def __init__(self, source: Source, target: Target | None = None, masked: bool = True) -> None:
-        if target is not None and len(source) != len(target):
-            what = f"there are {len(source)} inputs but {len(target)} outputs"
-            raise DataError(f"{what}; give one output for each input")
+    def __init__(
+        self, source: Source, target: Target | None = None, masked: bool = True, facts: Facts | None = None
+    ) -> None:
+        for column, what in ((target, "output"), (facts, "fact")):
+            if column is not None and len(source) != len(column):
+                have = f"there are {len(source)} inputs but {len(column)} {what}s"
+                raise DataError(f"{have}; give one {what} for each input")
         self.source = source
         self.target = target
         self.masked = masked
+        self.facts = facts
 
     def __len__(self) -> int:
         return len(self.source)
@@ -140,19 +192,33 @@ class Examples:
         new = object.__new__(type(self))
         source = self.source if source is None else source  # which may be empty, and then is false
         target = self.target if target is None else target
-        Examples.__init__(new, source, target, self.masked if masked is None else masked)
+        Examples.__init__(new, source, target, self.masked if masked is None else masked, self.facts)
         return new
+
+    def with_facts(self, facts: Facts | None) -> Self:
+        """Return the same instances with other facts."""
+        new = copy(self)
+        Examples.__init__(new, self.source, self.target, self.masked, facts)
+        return new
+
+    def without_target(self) -> Examples:
+        """Return the same instances without their outputs."""
+        return Examples(self.source, None, self.masked, self.facts)
 
     def take(self, indices: Any) -> Self:
         """Return the rows ``indices``, in that order."""
         rows = row_numbers(indices, len(self))
-        return self.replace(self.source.take(rows), None if self.target is None else self.target.take(rows))
+        new = copy(self)
+        columns = (None if one is None else one.take(rows) for one in (self.source, self.target, self.facts))
+        new.source, new.target, new.facts = columns  # type: ignore[assignment]
+        return new
 
     def batch(self, indices: Rows) -> Batch:
         """Return the rows ``indices`` as a batch."""
         y = None if self.target is None else self.target.batch(indices)
         mask = self.source.mask(indices) if self.masked else None
-        return Batch(self.source.batch(indices), y, mask, rows=torch.as_tensor(indices))
+        facts = None if self.facts is None else self.facts.batch(indices)
+        return Batch(self.source.batch(indices), y, mask, rows=torch.as_tensor(indices), facts=facts)
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers in an order by which batches have instances of like length: `by_length`."""
@@ -174,7 +240,8 @@ class Examples:
         if torch.device(device).type != "cpu" and sum(one.dense_bytes for one in columns) > limit_bytes:
             return self
         target = None if self.target is None else self.target.on(device)
-        return Examples(self.source.on(device), target, self.masked)  # type: ignore[arg-type]
+        source: Any = self.source.on(device)
+        return Examples(source, target, self.masked, self.facts)  # type: ignore[arg-type]
 
 
 class Resident(Source, Target):
@@ -249,9 +316,12 @@ def concatenated(parts: Sequence[Examples]) -> Examples:
         return first
     source = first.source.join([part.source for part in others])
     targets = [part.target for part in parts if part.target is not None]
+    facts = [part.facts for part in parts if part.facts is not None]
+    known = facts[0].join(facts[1:]) if len(facts) == len(parts) else None
     if len(targets) < len(parts):
-        return Examples(source, masked=first.masked)
-    return first.replace(source, targets[0].join(targets[1:]))
+        return Examples(source, None, first.masked, known)
+    bare = first.with_facts(None)
+    return bare.replace(source, targets[0].join(targets[1:])).with_facts(known)
 
 
 def row_numbers(indices: Any, count: int) -> NDArray[np.int64]:

@@ -204,8 +204,8 @@ class MultiLabelData(Examples):
     >>> data = MultiLabelData.from_arrays([[0.5, 1.0], [2.0, 0.0]], [[1, 0, 1], [0, 0, 1]])
     >>> len(data), data.inputs, data.labels
     (2, 2, 3)
-    >>> data.batch(np.array([1]))
-    Batch(x=tensor([[2., 0.]]), y=tensor([[0., 0., 1.]]), mask=None, weight=None, rows=tensor([1]))
+    >>> data.batch(np.array([1])).y
+    tensor([[0., 0., 1.]])
     """
 
     source: FeatureTable

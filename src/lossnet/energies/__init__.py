@@ -1,13 +1,25 @@
 """Energies ``E(x, y)``: low is good.
 
 An energy encodes ``x`` once and then scores any number of candidates.  `Sum` composes terms over one
-shared encoder; a new term is one new file here.
+shared encoder; a new term is one new file here.  A `Rule` is an energy that a person writes.
 """
 
 from lossnet.energies.base import Energy, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
+from lossnet.energies.rules import (
+    Rule,
+    allowed,
+    at_least,
+    at_most,
+    exactly,
+    excludes,
+    implies,
+    listed,
+    rule,
+    sums_to,
+)
 from lossnet.energies.tag_lm import TagLM
 
 __all__ = [
@@ -17,8 +29,18 @@ __all__ = [
     "ImageEnergy",
     "LabelInteraction",
     "Local",
+    "Rule",
     "Scorer",
     "Sum",
     "TagLM",
     "Term",
+    "allowed",
+    "at_least",
+    "at_most",
+    "exactly",
+    "excludes",
+    "implies",
+    "listed",
+    "rule",
+    "sums_to",
 ]

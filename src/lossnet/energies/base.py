@@ -26,8 +26,11 @@ class Energy(nn.Module):
         """Return ``E(x, y)`` of candidates ``(batch, K, *event)``, as ``(batch, K)``."""
         return self.evaluate(self.encode(x), y)
 
-    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function ``y ↦ E(x, y)`` with ``x`` encoded already."""
+    def at(self, x: Tensor, facts: Any = None) -> Callable[[Tensor], Tensor]:
+        """Return the function ``y ↦ E(x, y)`` with ``x`` encoded already.
+
+        ``facts`` are what is known of the instances; energies but rules, and sums of them, pass it over.
+        """
         return partial(self.evaluate, self.encode(x))
 
     @contextmanager
@@ -71,7 +74,10 @@ class Term(nn.Module):
 
 
 class Sum(Energy):
-    """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2).
+    """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2), and of whole energies.
+
+    The latter may be rules: ``Sum(encoder, Local(8, 3), excludes(0, 1, weight=2.0))``.  Those alone need no
+    encoder: ``Sum(None, …)``.
 
     >>> import torch
     >>> from lossnet import energies, nets
@@ -81,30 +87,39 @@ class Sum(Energy):
     torch.Size([2, 7])
     """
 
-    def __init__(self, encoder: nn.Module, *terms: Term) -> None:
+    def __init__(self, encoder: nn.Module | None, *terms: Term | Energy) -> None:
         super().__init__()
+        if encoder is None and any(isinstance(term, Term) for term in terms):
+            raise ValueError("terms read features: give an encoder, or only energies that read inputs")
         self.encoder = encoder
         self.terms = nn.ModuleList(terms)
 
-    def encode(self, x: Tensor) -> tuple[Any, ...]:
-        features = self.encoder(x)
-        return tuple(term.prepare(features) for term in self._terms())
+    def encode(self, x: Tensor, facts: Any = None) -> tuple[Any, ...]:
+        features = None if self.encoder is None else self.encoder(x)
+        return tuple(
+            term.at(x, facts) if isinstance(term, Energy) else term.prepare(features)
+            for term in self._terms()
+        )
+
+    def at(self, x: Tensor, facts: Any = None) -> Callable[[Tensor], Tensor]:
+        return partial(self.evaluate, self.encode(x, facts))
 
     def evaluate(self, encoded: tuple[Any, ...], y: Tensor) -> Tensor:
         first, *others = [
-            term.evaluate(prepared, y) for term, prepared in zip(self._terms(), encoded, strict=True)
+            prepared(y) if isinstance(term, Energy) else term.evaluate(prepared, y)
+            for term, prepared in zip(self._terms(), encoded, strict=True)
         ]
         return sum(others, first)
 
     def unary_logits(self, x: Tensor) -> Tensor:
-        features = self.encoder(x)
+        features = None if self.encoder is None else self.encoder(x)
         for term in self._terms():
-            logits = term.unary_logits(features)
+            logits = term.unary_logits(features) if isinstance(term, Term) else None
             if logits is not None:
                 return logits
         return super().unary_logits(x)
 
-    def _terms(self) -> list[Term]:
+    def _terms(self) -> list[Term | Energy]:
         return list(self.terms)  # type: ignore[arg-type]
 
 

@@ -17,15 +17,28 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lossnet.build import AUTO, DEFAULT_METHOD, check_names, default_loss
-from lossnet.data import DataError, Embeddings, Examples, Weighted, hold_out, read_embeddings
+from lossnet.build import AUTO, DEFAULT_METHOD, METHODS, check_names, default_loss
+from lossnet.data import (
+    DataError,
+    Embeddings,
+    Examples,
+    Facts,
+    Source,
+    Weighted,
+    hold_out,
+    labelled_rows,
+    read_embeddings,
+    rows_of,
+)
 from lossnet.decoding import Decoder
-from lossnet.inputs import Fitting
+from lossnet.energies import Rule
+from lossnet.inputs import Fitting, Input
 from lossnet.loading import Loaded
 from lossnet.model import Model
 from lossnet.own import Factory, OwnParts
 from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
+from lossnet.task import kind_for
 from lossnet.training import Trainer
 
 #: what networks see of tokens beside the word, unless the parameter ``features`` says otherwise
@@ -111,8 +124,23 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
+    ) -> Self:
         """Train anew.
+
+        Rows of ``y`` may be None, or NaN, where there are no labels: methods ``rules``, ``mean-teacher`` and
+        ``pseudo-labels`` learn from those too, and for the others they do not exist.  ``rules`` are what is
+        known of outputs, for method ``rules``, and ``facts`` what is known of each row, as
+        `lossnet.data.Facts` takes them.
 
         ``sample_weight`` ``(n,)`` is what instances count in losses, relative to one another; where a loss is
         computed of all instances at once, a weight of 2 is an instance given twice.  Those of weight 0 are
@@ -121,9 +149,12 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         """
         if (X_val is None) != (y_val is None):
             raise ValueError("give X_val and y_val together, or neither")
-        data = self._examples(X, y, first=True)
+        known = labelled_rows(y)
+        data, unlabelled = self._apart(X, y, known, None if facts is None else Facts(facts))
+        if unlabelled is not None and sample_weight is not None:
+            sample_weight = np.asarray(sample_weight)[known]
         valid = None if X_val is None else self._examples(X_val, y_val)
-        run = self._run()
+        run = self._run(rules)
         rows, weights = _weighted_rows(len(data), sample_weight)
         if valid is not None:
             train = data.take(rows)
@@ -135,15 +166,33 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             train, valid = data.take(rows[trained]), data.take(rows[held])
             weights = None if weights is None else weights[trained]
         with self._threads():
-            loaded = self._loaded(train, valid)
+            loaded = self._loaded(train, valid, unlabelled)
             fitted = fit(run, loaded, None if weights is None else weights / weights.mean())
         self.model_, self.history_, self.n_iter_ = fitted.model, fitted.history, len(fitted.history)
         self.choice_, self._trainer, self._double = fitted.choice, None, []
         return self
 
+    def _apart(
+        self, X: Any, y: Any, known: NDArray[np.bool_], facts: Facts | None
+    ) -> tuple[Examples, Examples | None]:
+        """Return the instances with labels, and those without, if the method learns from them."""
+        if known.all() or not known.any():
+            return self._examples(X, y, first=True).with_facts(facts), None
+        told = None if facts is None else facts.take(np.flatnonzero(known))
+        data = self._examples(rows_of(X, known), rows_of(y, known), first=True).with_facts(told)
+        if self.method not in METHODS or not METHODS[self.method].method.semi_supervised:
+            return data, None
+        told = None if facts is None else facts.take(np.flatnonzero(~known))
+        return data, Examples(self._source(rows_of(X, ~known), data), facts=told)
+
     def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
         """Return instances given to `fit`; the ``first`` decide what later ones must be like."""
         raise NotImplementedError
+
+    def _source(self, X: Any, like: Examples) -> Source:
+        """Return further inputs, of the kind that some examples have."""
+        source: Source = kind_for(like.source, Input).collect(X)
+        return source
 
     def _partial_fit(self, data: Examples, sample_weight: Any) -> Self:
         """Train for one epoch, with the networks and optimizers of the last call, if any."""
@@ -166,7 +215,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_)
         return self
 
-    def _run(self) -> Run:
+    def _run(self, rules: Sequence[Rule] = ()) -> Run:
         values: dict[str, Any] = dict.fromkeys(("task_lr", "energy_lr"), self.learning_rate)
         given = {one.name: getattr(self, one.name) for one in fields(Settings)}
         values |= {name: value for name, value in given.items() if value is not None}
@@ -183,18 +232,18 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             device=find_device(self.device),
             progress=self.progress,
-            own=OwnParts(self.task_net, self.energy, self.frozen_energy),
+            own=OwnParts(self.task_net, self.energy, self.frozen_energy, tuple(rules)),
             optimizer=self.optimizer,
             scheduler=self.scheduler,
             callbacks=self.callbacks,
         )
 
-    def _loaded(self, train: Examples, valid: Examples) -> Loaded:
+    def _loaded(self, train: Examples, valid: Examples, unlabelled: Examples | None = None) -> Loaded:
         """Return training and validation data as a run takes them."""
         assert valid.target is not None
         if valid.target.is_empty:
             valid = train  # no label in the few rows held out: F1 would be undefined
-        return Loaded.from_parts(train, valid, fitting=self._fitting(train))
+        return Loaded.from_parts(train, valid, fitting=self._fitting(train), unlabelled=unlabelled)
 
     def _fitting(self, train: Examples) -> Fitting:
         """Return options for reading inputs, of which these are for training."""

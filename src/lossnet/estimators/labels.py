@@ -188,8 +188,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             check_consistent_length(X, y)
         elif issubclass(kind, Features):
             X, y = validate_data(self, X, y, reset=first, multi_output=True, **_FEATURE_CHECKS)
-            names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
-            source = FeatureTable(X, list(names))
+            source = self._features(X)
         else:
             source = kind.collect(X)
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
@@ -213,6 +212,17 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             return source
         assert self._encoded is not None
         return named_rows(frame_columns(X), self._encoded, self.unknown).source
+
+    def _source(self, X: Any, like: Examples) -> Source:
+        if not issubclass(Input.kinds[self.inputs_], Features):
+            return super()._source(X, like)
+        if self._encoded is not None:
+            return self._table(X, first=False)
+        return self._features(validate_data(self, X, reset=False, **_FEATURE_CHECKS))
+
+    def _features(self, X: Any) -> FeatureTable:
+        names = getattr(self, "feature_names_in_", [f"feature_{i}" for i in range(self.n_features_in_)])
+        return FeatureTable(X, list(names))
 
     def _binarised(self, y: Any, first: bool) -> tuple[list[str], NDArray[np.uint8]]:
         """Return the labels' names, and label sets ``(n, labels)`` of 0 and 1, of sets given by names."""

@@ -10,7 +10,10 @@ from lossnet.methods import (
     implicit,
     infnet,
     infnet_plus,
+    mean_teacher,
     nce_energy,
+    pseudo_labels,
+    rules,
     seal,
     seal_static,
     spen,
@@ -23,7 +26,10 @@ from lossnet.methods.dvn import DVN
 from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, Stacked
+from lossnet.methods.mean_teacher import MeanTeacher
 from lossnet.methods.nce_energy import NCEEnergy
+from lossnet.methods.pseudo_labels import PseudoLabels
+from lossnet.methods.rules import Rules
 from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.spec import MethodSpec, Parts
@@ -42,10 +48,13 @@ __all__ = [
     "Implicit",
     "InfNet",
     "InfNetPlus",
+    "MeanTeacher",
     "Method",
     "MethodSpec",
     "NCEEnergy",
     "Parts",
+    "PseudoLabels",
+    "Rules",
     "SEALStatic",
     "Separated",
     "Shared",
@@ -68,6 +77,9 @@ _MODULES = (
     seal_static,
     seal,
     implicit,
+    pseudo_labels,
+    mean_teacher,
+    rules,
 )
 #: the descriptions of all methods, in the order in which they are listed
 SPECS: tuple[MethodSpec, ...] = tuple(module.SPEC for module in _MODULES)

@@ -58,12 +58,14 @@ class Stage:
         networks: the names of the networks that it updates.
         updates: the generator of one batch's updates.
         predict: predicts with what this stage trains, for validation.
+        averages: the names of networks that follow those, whose best weights are kept with theirs.
     """
 
     name: str
     networks: tuple[str, ...]
     updates: Callable[[Batch], Iterator[Update]]
     predict: Predict
+    averages: tuple[str, ...] = ()
 
 
 class Method(nn.Module):
@@ -74,6 +76,8 @@ class Method(nn.Module):
     predictors: tuple[str, ...]
     #: sums tensors over processes; the trainer sets it where each of several has a share of a batch
     total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
+    #: whether it learns from instances without labels too; others never see those
+    semi_supervised: ClassVar[bool] = False
     #: whether replicas of the method can be trained together; a subclass has to say so itself
     stackable: ClassVar[bool] = False
     #: paths of the numbers that may differ between such replicas

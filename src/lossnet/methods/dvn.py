@@ -34,7 +34,7 @@ class DVN(EnergyMethod):
     def updates(self, batch: Batch) -> Iterator[Update]:
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
-        energy = self.energy.at(batch.x)
+        energy = self.energy.at(batch.x, batch.facts)
         attack = replace(self.inference, start="noise", candidates=1)
         with self.energy.frozen():
             predicted = self.inference(energy, self.space, start, batch.mask).best

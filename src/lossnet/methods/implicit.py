@@ -125,7 +125,7 @@ class Implicit(SEAL):
         if hasattr(self.solver, "curvature"):
             self.solver.curvature.vector = self.steepest
         with ops.matmul_precision(batch.y.device, rounded=False):
-            prediction, energy = self.prediction(batch), self.energy.at(batch.x)
+            prediction, energy = self.prediction(batch), self.energy.at(batch.x, batch.facts)
             outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
             hypergradient = implicit_gradient(
                 outer,
@@ -151,7 +151,9 @@ class Implicit(SEAL):
         cudnn = torch.backends.cudnn
         full_precision = cudnn.flags(enabled=cudnn.enabled, allow_tf32=False)
         with without_dropout(self.task_net, self.energy), full_precision:
-            return self.task_loss(self.prediction(batch), batch.y, self.energy.at(batch.x), batch.weight)
+            return self.task_loss(
+                self.prediction(batch), batch.y, self.energy.at(batch.x, batch.facts), batch.weight
+            )
 
     def primary_loss(
         self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None

@@ -141,7 +141,7 @@ class InfNetPlus(SEAL):
         with torch.no_grad():
             test_time, augmented = self.predictions(batch)
         for _ in range(self.energy_steps):
-            energy = self.energy.at(batch.x)
+            energy = self.energy.at(batch.x, batch.facts)
             margin, perceptron, truth = self.violations(energy, batch.y, test_time, augmented)
             hinge = batch.mean(margin.clamp(min=0))
             measured = {"l0": hinge.detach(), "l1": batch.mean(margin - truth).detach()}
@@ -151,7 +151,7 @@ class InfNetPlus(SEAL):
     def network_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield steps of both networks at once against the energy, held fixed."""
         with torch.no_grad():
-            energy = self.energy.at(batch.x)
+            energy = self.energy.at(batch.x, batch.facts)
         parameters = [*self.task_net.parameters(), *self.cost_net.parameters()]
         own = len(list(self.task_net.parameters()))
         for _ in range(self.task_steps):

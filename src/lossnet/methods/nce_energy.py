@@ -57,7 +57,7 @@ class NCEEnergy(EnergyMethod):
         with torch.no_grad():
             noise = self._noise(batch)
         for loss in self.loss.candidate_batches(batch.y, noise, 1):
-            yield Update("energy", batch.mean(loss(self.energy.at(batch.x))))
+            yield Update("energy", batch.mean(loss(self.energy.at(batch.x, batch.facts))))
 
     def _noise(self, batch: Batch) -> Prediction:
         return Prediction(self.space, self.noise_net(batch.x), batch.mask)

@@ -22,7 +22,7 @@ def energy_losses(
     Each has candidates of its own and sees the energy of the moment: take the step between two of them.
     """
     for instance_losses in loss.candidate_batches(batch.y, prediction, count):
-        yield batch.mean(instance_losses(energy.at(batch.x)))
+        yield batch.mean(instance_losses(energy.at(batch.x, batch.facts)))
 
 
 class SEAL(TaskNetMethod):
@@ -86,7 +86,7 @@ class SEAL(TaskNetMethod):
     ) -> Iterator[Update]:
         """Yield the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
         with torch.no_grad():
-            energy: EnergyFunction = self.energy.at(batch.x)
+            energy: EnergyFunction = self.energy.at(batch.x, batch.facts)
         if objective is not None:
             energy = objective(energy, batch.y)
         for _ in range(self.task_steps):

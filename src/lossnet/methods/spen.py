@@ -44,7 +44,7 @@ class SPEN(EnergyMethod):
     def updates(self, batch: Batch) -> Iterator[Update]:
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
-        energy = self.energy.at(batch.x)
+        energy = self.energy.at(batch.x, batch.facts)
         with self.energy.frozen():
             # the most violated constraint: min_y E(x, y) − cost(y, truth), inside SEAL Eq. 6
             violating = self.inference(

@@ -217,7 +217,7 @@ class TrainingState:
         rank = self._rank(value, metrics[scores.LOG_LOSS.name])
         if position.best is None or rank > position.best:
             position.best, position.best_epoch = rank, position.epoch + 1
-            prefixes = tuple(f"{name}." for name in self.stage.networks)
+            prefixes = tuple(f"{name}." for name in (*self.stage.networks, *self.stage.averages))
             self._best = {
                 name: tensor.detach().clone()
                 for name, tensor in self.method.state_dict().items()

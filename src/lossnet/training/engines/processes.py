@@ -74,6 +74,8 @@ class Processes:
         if self.count == 1:
             yield batch
             return
+        if batch.unlabelled is not None:
+            raise ValueError("instances without labels are not shared by processes: train in one process")
         rows = batch.size
         start, stop = (rows * rank // self.count for rank in (self.rank, self.rank + 1))
         part = (stop - start) / rows

@@ -1,0 +1,108 @@
+"""Rules: learn from what is known of inputs without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies import Rule, listed
+from lossnet.losses import TaskLoss
+from lossnet.methods.mean_teacher import SEARCH, MeanTeacher
+from lossnet.methods.spec import MethodSpec, Parts
+from lossnet.settings import Settings
+from lossnet.spaces import Batch, MultiLabel, Prediction, Space
+
+
+class Rules(MeanTeacher):
+    """`MeanTeacher` whose teacher is corrected by rules, an energy ``E`` that a person wrote.
+
+    Where there are no labels, the loss is one of
+
+    - ``expectation``: cross-entropy to the mean of ``q(y) ∝ P̄(y|x)^α · exp(−E(x, y))``, the distribution
+      nearest to the teacher's ``P̄`` that rules allow; ``α`` below 1 trusts the teacher less than the rules;
+    - ``semantic``: ``−log Σ_y P(y|x) · exp(−E(x, y))`` of the student's own ``P``, for hard rules the
+      log-probability that they hold (Xu et al. 2018); the teacher does nothing.
+
+    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow.
+    Elsewhere they are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
+    An instance of which no candidate keeps the hard rules teaches as if there were none.
+
+    Args:
+        task_net: the teacher; a copy of it is the student.
+        space: of outputs.
+        rules: whose penalties are summed.
+        loss: of instances without labels.
+        task_loss: on instances with labels.
+        settings: those of `MeanTeacher`, ``teacher_power`` (α) and ``samples``.
+        most: candidates that are listed, at most.
+
+    >>> from lossnet import MultiLabel, energies, nets
+    >>> rules = [energies.exactly(1), energies.allowed()]
+    >>> method = Rules(nets.MLP(4, hidden=8, layers=1, outputs=3), MultiLabel(3), rules)
+    >>> teacher = Prediction(MultiLabel(3), torch.tensor([[0.0, 0.0, 9.0]]))
+    >>> method.target(teacher, Batch(torch.zeros(1, 4), facts=torch.tensor([[1.0, 1.0, 0.0]])))
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        space: Space,
+        rules: Sequence[Rule] = (),
+        loss: Literal["expectation", "semantic"] = "expectation",
+        task_loss: TaskLoss | None = None,
+        settings: Settings | None = None,
+        most: int = 4096,
+    ) -> None:
+        super().__init__(task_net, space, task_loss, settings)
+        settings = settings or Settings()
+        self.rules, self.loss = tuple(rules), loss
+        self.power, self.samples = settings.teacher_power, settings.samples
+        self.listed = listed(space.labels, rules, most) if isinstance(space, MultiLabel) and rules else None
+
+    def unlabelled_loss(self, batch: Batch) -> Tensor:
+        if self.loss == "expectation":
+            return super().unlabelled_loss(batch)
+        prediction = self.disturbed(batch)
+        y, drawn = self.candidates(prediction)
+        return -(prediction.log_prob(y) - self.penalties(batch, y) - drawn).logsumexp(1)
+
+    def target(self, teacher: Prediction, batch: Batch) -> Tensor:
+        tempered = Prediction(self.space, self.power * teacher.logits, teacher.mask)
+        y, drawn = self.candidates(tempered)
+        posterior = (tempered.log_prob(y) - self.penalties(batch, y) - drawn).softmax(1)
+        return (posterior.reshape(*y.shape[:2], *[1] * self.space.event_dims) * y).sum(1)
+
+    def candidates(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
+        """Return outputs ``(batch, K, *event)``, and the logarithm of how often each comes among them."""
+        logits = prediction.logits.detach()
+        if self.listed is not None:
+            y = self.listed.to(logits).expand(len(logits), -1, -1)
+            return y, logits.new_zeros(())
+        y = prediction.sample(self.samples)
+        return y, prediction.detach().log_prob(y) + torch.tensor(self.samples).log()
+
+    def penalties(self, batch: Batch, y: Tensor) -> Tensor:
+        """Return the energy of candidates ``(batch, K)``; zeros where none of them is possible."""
+        total = y.new_zeros(y.shape[:2])
+        for rule in self.rules:
+            total = total + rule.at(batch.x, batch.facts)(y)
+        return torch.where(total.isfinite().any(1, keepdim=True), total, 0)
+
+
+def _build(parts: Parts) -> Rules:
+    return parts.make(Rules, rules=parts.task.own.rules, loss=parts.loss, settings=parts.settings)
+
+
+SPEC = MethodSpec(
+    "rules",
+    Rules,
+    "few labels: learn from what is known of instances without labels",
+    losses={"expectation": None, "semantic": None},
+    rates={"student": "task_lr"},
+    search=(*SEARCH, "teacher_power"),
+    build=_build,
+)
