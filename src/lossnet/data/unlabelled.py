@@ -101,8 +101,8 @@ class WithUnlabelled:
         known = arranged(self.labelled, order[order < count], own)
         rest = count + arranged(self.unlabelled, order[order >= count] - count, other)
         if turns[1] < batches:
-            rest = _repeated(rest, batches * other)
-        known = _repeated(known, batches * own)
+            rest = _cycled(rest, batches * other)
+        known = _cycled(known, batches * own)
         pairs = zip(known.split(own), rest.split(other), strict=True)
         return torch.cat([torch.cat(pair) for pair in pairs])
 
@@ -114,8 +114,6 @@ class WithUnlabelled:
         return batch._replace(unlabelled=other if other.size else None)
 
 
-def _repeated(rows: Tensor, count: int) -> Tensor:
-    """Return rows again and again until they are so many, each time in another order of their own."""
-    turns = -(-count // len(rows))
-    # The order that is given is random already: turning it by some rows makes other batches of it.
-    return torch.cat([rows.roll(turn) for turn in range(turns)])[:count]
+def _cycled(rows: Tensor, count: int) -> Tensor:
+    """Return rows again and again until they are so many."""
+    return rows.repeat(-(-count // len(rows)))[:count]
