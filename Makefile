@@ -16,8 +16,8 @@ help:  ## this list
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-run: install  ## train on embedded digits, print the comparison and draw the completed digits
-	$(BIN)/python -m benchmarks digits --output runs/digits --jobs 2
+run: install  ## what a rule is worth beside ten labels, and losses of label sets, as a table and a page
+	$(BIN)/lossnet demo --output runs/demo
 
 test: install chromium postgresql triton  ## formatting, lint, types, tests, the examples in docstrings and pages, the site
 	$(BIN)/ruff format --check $(SOURCES)

@@ -19,7 +19,7 @@ from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
 
-__all__ = ["Description", "Loaded", "describe", "gather", "load"]
+__all__ = ["Description", "Loaded", "describe", "gather", "inputs_of", "keep_labels", "load"]
 
 PARTS = ("train", "valid", "test")
 
@@ -154,7 +154,7 @@ def load(
     if labelled is not None:
         if others is not None:
             raise DataError(f"labelled={labelled} takes labels away, and some rows have none already")
-        kept, others = _few(parts[0], labelled, labelled_seed)
+        kept, others = keep_labels(parts[0], labelled, labelled_seed)
         parts = [kept, kept, parts[2]]
     others = others if unlabelled else None
     fitting = Fitting()
@@ -181,8 +181,14 @@ def load(
     )
 
 
-def _few(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
-    """Return ``count`` training instances, drawn by the seed, and the others without their labels."""
+def keep_labels(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
+    """Return ``count`` training instances, drawn by the seed, and the others without their labels.
+
+    >>> from lossnet.data import MultiLabelData
+    >>> data = MultiLabelData.from_arrays([[0.5], [2.0], [3.0]], [[1], [0], [1]])
+    >>> [(len(part), part.target is None) for part in keep_labels(data, 1, seed=0)]
+    [(1, False), (2, True)]
+    """
     if not 0 < count < len(train):
         raise DataError(f"labelled={count}: there are {len(train)} training rows; keep 1 or more, not all")
     order = np.random.default_rng(seed).permutation(len(train))

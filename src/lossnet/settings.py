@@ -180,7 +180,10 @@ class Settings:
         0.99, "of the teacher, an exponential average of the task net", ">= 0, < 1", search=(0.9, 0.999)
     )
     teacher_power: float = _method(
-        1.0, "α, the power of the teacher's probabilities in what rules make of them", ">= 0, <= 1"
+        1.0,
+        "α, the power of the teacher's probabilities in what rules make of them",
+        ">= 0, <= 1",
+        search=(0.1, 1.0),
     )
     input_noise: float = _method(
         0.05, "deviation of Gaussian noise on inputs that the task net learns from beside a teacher", ">= 0"

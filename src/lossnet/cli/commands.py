@@ -419,6 +419,23 @@ def report(options: Namespace) -> None:
     _print(f"the report is in {path}")
 
 
+def demo(options: Namespace) -> None:
+    """Learn from ten labels and a rule, and compare losses, on embedded pictures, in a minute or two.
+
+    example:
+      lossnet demo --output runs/demo
+    """
+    from rich.console import Console
+
+    from lossnet.demo import run
+
+    with Console(stderr=True).status("starting") as status:
+        tables = run(options.output, options.jobs, status.update)
+    for title, (heading, *rows) in tables.items():
+        _print_table(heading, rows, f"{title}: % on 600 test pictures, mean ± standard deviation")
+    _print(f"open {options.output / 'index.html'}")
+
+
 def data(options: Namespace) -> None:
     """List data sets, or show one.
 

@@ -223,6 +223,11 @@ def _add_report(parser: Parser) -> None:
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
 
 
+def _add_demo(parser: Parser) -> None:
+    parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="folder (default: runs/demo)")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
+
+
 def _add_data(parser: Parser) -> None:
     parser.add_argument("action", choices=["list", "show"], help="what to do")
     parser.add_argument("name", nargs="?", help="the data set to show")
@@ -280,6 +285,7 @@ COMMANDS = {
     "export": Command("write a model as ONNX", _add_export, commands.export),
     "serve": Command("answer predictions over HTTP", _add_serve, commands.serve),
     "report": Command("write a page about runs", _add_report, commands.report),
+    "demo": Command("see what a rule is worth, in a minute or two", _add_demo, commands.demo),
     "data": Command("list or show data sets", _add_data, commands.data),
     "completion": Command("complete words in your shell", _add_completion, commands.completion),
     "methods": Command("list methods", lambda parser: None, commands.methods),

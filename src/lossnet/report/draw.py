@@ -12,7 +12,8 @@ import re
 import struct
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,6 +273,31 @@ def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
         parts.append(tag("g", *marks, class_=f"c{row.colour % COLOURS}"))
         parts.append(_text(row.name, WIDTH - left - right, x=left, y=y - 9))
     return _svg(title, height, parts)
+
+
+def bar_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
+    """Draw the mean of each row as a bar from 0 to its figure, and its values as dots; all are 0 or more."""
+    top, step, left, right = 26, 42, 10, 48
+    height = top + step * len(rows)
+    largest = max((value for values in rows.values() for value in values), default=0) or 1
+    parts = [tag("text", title, x=left, y=15, class_="heading")]
+    for index, (name, values) in enumerate(rows.items()):
+        y, mean = top + step * index, sum(values) / len(values)
+        places = [left + value / largest * (WIDTH - left - right) for value in (mean, *values)]
+        bar = tag("rect", x=left, y=y + 16, width=round(places[0] - left, 1), height=16, rx=2, class_="share")
+        marks = [tag("circle", cx=round(x, 1), cy=y + 24, r=2.5, class_="mark") for x in places[1:]]
+        parts.append(tag("text", shorten(name, 320), x=left, y=y + 11))
+        parts.append(tag("g", bar, *marks, class_=f"c{index % COLOURS}"))
+        parts.append(tag("text", f"{mean:.3g}", x=round(max(places) + 8, 1), y=y + 28.5, class_="heading"))
+    return _svg(title, height, parts)
+
+
+def standalone(chart: Markup) -> str:
+    """Return a chart as an SVG file of its own, with a page's colours for light and dark."""
+    style = resources.files("lossnet.report").joinpath("page.css").read_text(encoding="utf-8")
+    own = style[: style.index("* {")] + "".join(re.findall(r"^(?:svg .*|\.c\d .*)$\n?", style, re.MULTILINE))
+    start, _, rest = chart.partition(">")
+    return f'{start} xmlns="http://www.w3.org/2000/svg">{tag("style", Markup(own))}{rest}\n'
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

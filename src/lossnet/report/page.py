@@ -122,10 +122,11 @@ def _page(
         name = title.lower().replace(" ", "-")
         links.append(tag("a", title, href=f"#{name}"))
         parts.append(tag("section", tag("h2", title), body, id=name))
-    return _document(comparison.title, about, join(overview.summary(comparison), tag("nav", *links), *parts))
+    content = join(overview.summary(comparison), tag("nav", *links), *parts)
+    return document(comparison.title, content, about)
 
 
-def _document(title: str, about: Markup, content: Markup) -> str:
+def document(title: str, content: Markup, about: Markup | None = None) -> str:
     """Return the HTML file, which fetches nothing and runs no script but its own."""
     here = resources.files("lossnet.report")
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
