@@ -37,6 +37,9 @@ CLASSES = {
     ("seal-static", "nce"): methods.SEALStatic,
     ("seal", "nce"): methods.SEAL,
     ("implicit", "cd"): methods.Implicit,
+    ("pseudo-labels", "none"): methods.PseudoLabels,
+    ("mean-teacher", "none"): methods.MeanTeacher,
+    ("rules", "semantic"): methods.Rules,
 }
 
 

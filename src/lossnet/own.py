@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -15,7 +17,7 @@ from lossnet.energies import Energy, Rule, Scorer
 if TYPE_CHECKING:
     from lossnet.task import Task
 
-__all__ = ["Factory", "OwnParts"]
+__all__ = ["Factory", "OwnParts", "read_rules"]
 
 #: a module, which is copied; or a class or function that makes one, see `OwnParts`
 Factory = nn.Module | Callable[..., nn.Module]
@@ -72,6 +74,27 @@ class OwnParts:
         if not isinstance(energy, Energy):
             energy = Scorer(energy)
         return energy.requires_grad_(False) if self.frozen else energy
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Run a file of Python and return the rules that it defines, in their order.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "rules.py")
+    ...     _ = path.write_text("from lossnet.energies import exactly\\npair = exactly(2)")
+    ...     read_rules(path)
+    (Rule(exactly(2), weight=inf),)
+    """
+    try:
+        names = runpy.run_path(str(path))
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    lists = (value if isinstance(value, list | tuple) else [value] for value in names.values())
+    rules = dict.fromkeys(one for values in lists for one in values if isinstance(one, Rule))
+    if not rules:
+        raise ValueError(f"{path} has no rules; decorate functions with lossnet.rule, or call exactly(2)")
+    return tuple(rules)
 
 
 def _make(factory: Any, task: Task, name: str) -> nn.Module:

@@ -16,6 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from lossnet.build import build
 from lossnet.cli import main
+from lossnet.data import WithUnlabelled
+from lossnet.energies import exactly, implies
+from lossnet.own import OwnParts
 from lossnet.settings import Settings
 from lossnet.task import Task
 from lossnet.training import Checkpoint, CheckpointError, Interrupted, Trainer
@@ -125,6 +128,33 @@ def uninterrupted(names, train, valid):
 
 
 # ---------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize("method", ["mean-teacher", "rules"])
+@pytest.mark.parametrize("at", [2, 5, 13])
+def test_with_rows_that_have_no_labels(method, at, train, valid, checkpoint):
+    """The teacher and its steps are saved, and batches mix the same rows."""
+
+    def data():
+        return WithUnlabelled(train.take(range(8)), train.take(range(8, 40)).without_target())
+
+    def made_of_rules(seed=0):
+        torch.manual_seed(seed)
+        own = OwnParts(rules=[exactly(2), implies(0, 1, weight=2.0)])
+        settings = dataclasses.replace(SMALL, ramp_up=7)
+        loss = "semantic" if method == "rules" else "none"
+        return build(method, loss, settings, dataclasses.replace(Task.of_sizes(6, 4), own=own))
+
+    expected = trainer(made_of_rules(), lr=0.5)
+    history = expected.fit(data(), valid)
+    stopped = trainer(made_of_rules(), lr=0.5, checkpoint=checkpoint, checkpoint_every=1e9)
+    failing = Failing(data(), at, press_ctrl_c)
+    failing.arranged = failing.data.arranged
+    with pytest.raises(Interrupted):
+        stopped.fit(failing, valid)
+    resumed = trainer(made_of_rules(seed=99), lr=0.5, checkpoint=checkpoint)
+    assert_same_run(expected, history, resumed, resumed.fit(data(), valid, resume=True))
+    assert expected.method.steps > 10
 
 
 @every_case

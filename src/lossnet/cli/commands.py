@@ -166,11 +166,13 @@ def _unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def _run(options: Namespace, **others: Any) -> Run:
     """Return the run that options of `_add_run` ask for, with its settings."""
+    from lossnet.own import OwnParts, read_rules
     from lossnet.run import Run, resolve
 
-    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", *_DATA)
+    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", "labelled", *_DATA)
     given = {name: getattr(options, name) for name in names}
-    return resolve(Run(**given, changes=_changes(options), progress=not options.quiet, **others))
+    own = OwnParts(rules=() if options.rules is None else read_rules(options.rules))
+    return resolve(Run(**given, own=own, changes=_changes(options), progress=not options.quiet, **others))
 
 
 def _changes(options: Namespace) -> dict[str, Any]:
@@ -230,7 +232,7 @@ def tune(options: Namespace) -> None:
         _show_run(options, best, *done)
     else:
         command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
-        for name in ("goal", *_DATA):
+        for name in ("goal", *_DATA, "labelled", "rules"):
             value = getattr(options, name)
             values = value if isinstance(value, list) else [value]
             command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []

@@ -297,12 +297,16 @@ def _add_run(parser: Parser) -> None:
     parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
     data, method, running = (parser.groups[name] for name in ("data", "method", "running"))
     _add_data_options(data)
+    about = "labels to keep, drawn by the seed, for training and validation"
+    data.add_argument("--labelled", type=int, metavar="N", help=about)
     data.add_argument("--embeddings", type=Path, nargs="+", help="files with word vectors")
     method.add_argument("--method", help="how to train, see 'lossnet methods' (default: auto)")
     method.add_argument("--loss", help="of the method; see 'lossnet methods'")
     method.add_argument("--goal", help=f"the measure to be best at: {', '.join(GOALS)}")
     about = "minutes of training that method auto may take (default: 10)"
     method.add_argument("--budget", type=float, default=10.0, metavar="MINUTES", help=about)
+    about = "a file of Python with rules, which is run; for method rules"
+    method.add_argument("--rules", type=Path, metavar="FILE", help=about)
     method.add_argument("--recipe", help="a recipe, such as bibtex/seal-nce, or a YAML file")
     about = "all learning rates, unless --task-lr or --energy-lr is given"
     setting = partial(_setting, "task_lr")
