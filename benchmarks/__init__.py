@@ -1,6 +1,7 @@
 """The papers' tables and our own measurements, as runnable benchmarks.
 
 =================  =====================================================================================
+``auto``           the default, beside each method that it chooses from, on seven sets
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import benchmarks
 from benchmarks import (
+    auto,
     digits,
     hypergradient,
     implicit,
@@ -31,6 +32,7 @@ from lossnet.cli import exit_status
 
 #: tables and pictures that are run over seeds
 _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
+    "auto": auto.run,
     "implicit": implicit.run,
     "mlc": mlc.run,
     "ner": ner.run,

@@ -159,6 +159,8 @@ def choose(run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None = None
     """Train the members of the portfolio by ``fit`` and return the best, with a record of all of them."""
     if run.own.energy is not None:
         raise ValueError("method auto has energies of its own; with energy=, use method seal")
+    if run.own.rules:
+        raise ValueError("method auto knows no rules; leave it out, or name method rules")
     goal = run.goal or next(iter(data.task.output.goals), None)
     if goal is None:
         what = f"{data.task.output.kind} have no goals, by which method auto chooses"

@@ -60,7 +60,8 @@ class Run:
 
     Args:
         data: a registered name or a file.
-        method: see ``lossnet methods``; by default the recipe's, else ``auto``, which chooses one.
+        method: see ``lossnet methods``; by default the recipe's, else ``rules`` if there are some,
+            else ``auto``, which chooses one.
         loss: of that method; by default the recipe's, else the method's first.
         settings: everything else that can be varied; by default the recipe's.
         recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
@@ -212,7 +213,7 @@ def settled(run: Run) -> tuple[str, str, Settings]:
     if run.settings is not None and (run.recipe or run.changes):
         raise ValueError("give settings, or a recipe and changes to it, not both")
     names = {} if run.recipe is None else recipe_names_of(run.recipe)
-    method = run.method or names.get("method", DEFAULT_METHOD)
+    method = run.method or names.get("method") or ("rules" if run.own.rules else DEFAULT_METHOD)
     own = names.get("loss") if names.get("method", method) == method else None
     loss = run.loss or own or default_loss(method)
     check_names(method, loss)

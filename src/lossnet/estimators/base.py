@@ -139,8 +139,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 
         Rows of ``y`` may be None, or NaN, where there are no labels: methods ``rules``, ``mean-teacher`` and
         ``pseudo-labels`` learn from those too, and for the others they do not exist.  ``rules`` are what is
-        known of outputs, for method ``rules``, and ``facts`` what is known of each row, as
-        `lossnet.data.Facts` takes them.
+        known of outputs, for method ``rules``, which is then the default, and ``facts`` what is known of each
+        row, as `lossnet.data.Facts` takes them.
 
         ``sample_weight`` ``(n,)`` is what instances count in losses, relative to one another; where a loss is
         computed of all instances at once, a weight of 2 is an instance given twice.  Those of weight 0 are
@@ -149,8 +149,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         """
         if (X_val is None) != (y_val is None):
             raise ValueError("give X_val and y_val together, or neither")
-        known = labelled_rows(y)
-        data, unlabelled = self._apart(X, y, known, None if facts is None else Facts(facts))
+        known, method = labelled_rows(y), self._method(rules)
+        data, unlabelled = self._apart(X, y, known, method, None if facts is None else Facts(facts))
         if unlabelled is not None and sample_weight is not None:
             sample_weight = np.asarray(sample_weight)[known]
         valid = None if X_val is None else self._examples(X_val, y_val)
@@ -173,14 +173,14 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _apart(
-        self, X: Any, y: Any, known: NDArray[np.bool_], facts: Facts | None
+        self, X: Any, y: Any, known: NDArray[np.bool_], method: str, facts: Facts | None
     ) -> tuple[Examples, Examples | None]:
         """Return the instances with labels, and those without, if the method learns from them."""
         if known.all() or not known.any():
             return self._examples(X, y, first=True).with_facts(facts), None
         told = None if facts is None else facts.take(np.flatnonzero(known))
         data = self._examples(rows_of(X, known), rows_of(y, known), first=True).with_facts(told)
-        if self.method not in METHODS or not METHODS[self.method].method.semi_supervised:
+        if method not in METHODS or not METHODS[method].method.semi_supervised:
             return data, None
         told = None if facts is None else facts.take(np.flatnonzero(~known))
         return data, Examples(self._source(rows_of(X, ~known), data), facts=told)
@@ -215,16 +215,21 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_)
         return self
 
+    def _method(self, rules: Sequence[Rule]) -> str:
+        """Return the method to train with: ``rules`` where some are given and none is named."""
+        return "rules" if rules and self.method == AUTO else self.method
+
     def _run(self, rules: Sequence[Rule] = ()) -> Run:
+        method = self._method(rules)
         values: dict[str, Any] = dict.fromkeys(("task_lr", "energy_lr"), self.learning_rate)
         given = {one.name: getattr(self, one.name) for one in fields(Settings)}
         values |= {name: value for name, value in given.items() if value is not None}
         plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
-        loss = default_loss(self.method) if self.loss is None else self.loss
-        check_names(self.method, loss)
+        loss = default_loss(method) if self.loss is None else self.loss
+        check_names(method, loss)
         return Run(
             "arrays",
-            self.method,
+            method,
             loss,
             Settings.of(plain),
             goal=self.goal,

@@ -1,0 +1,113 @@
+"""Method ``auto`` beside each member of its portfolio, for F1 and for whole sets right.
+
+A run of ``auto`` trains every member on the same division of the data, so that one run is a row of the table
+for each of them.  The members that are compared by cross-validation cost more than what their rows say.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from benchmarks.grid import markdown, show
+from lossnet.data import Examples, MultiLabelData
+from lossnet.run import Run, train
+from lossnet.runs import spread
+
+__all__ = ["run"]
+
+#: goals, each with the metric that its table shows
+GOALS = {"f1": "f1_expected", "exact-match": "exact_match_tuned"}
+#: sets that are read from files, and those that are made of what scikit-learn brings
+SETS = ("emotions", "genbase", "cal500", "bibtex", "digits-pairs", "cancer", "wine")
+#: fewer seeds of a set that takes long
+SEEDS = {"bibtex": 3}
+
+
+def made(name: str) -> Examples | None:
+    """A table of scikit-learn's as label sets: columns of the second half that are above their median."""
+    from sklearn import datasets
+
+    loaders = {"cancer": datasets.load_breast_cancer, "wine": datasets.load_wine}
+    if name not in loaders:
+        return None
+    table = loaders[name]()
+    half = table.data.shape[1] // 3 if name == "cancer" else table.data.shape[1] // 2
+    x, others = table.data[:, :half], table.data[:, -half:]
+    y = np.column_stack([table.target == kind for kind in np.unique(table.target)])
+    return MultiLabelData.from_arrays(x, np.hstack([others > np.median(others, axis=0), y]))
+
+
+def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
+    """Runs ``auto`` on all sets; writes ``results.jsonl``, a line for each member too, and ``table.md``."""
+    output.mkdir(parents=True, exist_ok=True)
+    store = output / "results.jsonl"
+    lines = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
+    done = {(line["dataset"], line["goal"], line["seed"]) for line in lines}
+    every = [(name, goal, seed) for seed in range(seeds) for name in SETS for goal in GOALS]
+    cases = [case for case in every if case[-1] < SEEDS.get(case[0], seeds)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(_work, *case, data_dir, device) for case in cases if case not in done]
+        for future in as_completed(futures):
+            rows = future.result()
+            lines += rows
+            with store.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            first = rows[0]
+            told = f"{first['dataset']} for {first['goal']}, seed {first['seed']}: {first['chosen']}"
+            Console(stderr=True).print(f"{told} in {first['seconds']:.0f} s", highlight=False)
+    heading, table = summarise(lines)
+    (output / "table.md").write_text(markdown(heading, table) + "\n", encoding="utf-8")
+    show("test, in points", heading, table)
+
+
+def _work(name: str, goal: str, seed: int, data_dir: Path | None, device: str) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    wanted = Run(
+        name, "auto", goal=goal, budget=60, seed=seed, data_dir=data_dir, device=device, progress=False
+    )
+    return [*rows_of(train(wanted, data=made(name)))]
+
+
+def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The row of ``auto``, and of each member that it trained."""
+    kept = ("dataset", "split", "goal", "seed", "metrics", "seconds", "versions", "commit")
+    choice = result["choice"]
+    about = {"title": "auto", "chosen": choice["chosen"], "folds": choice["folds"]}
+    yield {**about, **{name: result[name] for name in kept}}
+    for one in choice["candidates"]:
+        own = ("metrics", "seconds", "method", "loss", "settings", "score", "best_epoch", "steps", "cut")
+        yield {
+            "title": one["name"].removesuffix(", shallow"),
+            "network": "shallow" if one["name"].endswith(", shallow") else "",
+            **{name: result[name] for name in kept},
+            **{name: one[name] for name in own},
+        }
+
+
+def summarise(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: for each set and goal, ``auto`` and every member, on test data in points."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for line in lines:
+        # Of cross-entropy, both networks are trained; of the others, the better one.
+        shallow = ", shallow" * (line["title"] == "cross-entropy" and line.get("network") == "shallow")
+        groups.setdefault((line["dataset"], line["goal"], line["title"] + shallow), []).append(line)
+    heading = ["data", "goal", "method", "F1, expected", "exact match", "seconds", "seeds"]
+    rows = []
+    for data, goal in dict.fromkeys((data, goal) for data, goal, _ in groups):
+        for title in [title for name, kind, title in groups if (name, kind) == (data, goal)]:
+            mine = groups[data, goal, title]
+            figures = [spread([100 * line["metrics"]["test"][m] for line in mine]) for m in GOALS.values()]
+            seconds = f"{statistics.mean(line['seconds'] for line in mine):.0f}"
+            seeds = ", ".join(str(line["seed"]) for line in sorted(mine, key=lambda line: line["seed"]))
+            rows.append([data, goal, title, *figures, seconds, seeds])
+    return heading, rows
