@@ -630,7 +630,7 @@ ERRORS = [
     (["train", "d", "--dropout", "0.3"], "--task-dropout or --energy-dropout"),
     (["train", "d", "--xyzzy"], "'lossnet train --help all' lists all flags"),
     (["predict", "m", "--xyzzy"], "'lossnet predict --help' lists all flags"),
-    (["train", "--labels", "a", "b.csv"], "write it before flags that take several values, such as --labels"),
+    (["train", "--labels", "a", "b.csv"], "required: data (before flags that take several values"),
     (["train", "digits-pairs", "--method", "crossentropy"], "did you mean cross-entropy?"),
     (["train", "digits-pairs", "--loss", "margni"], "did you mean margin?"),
     (

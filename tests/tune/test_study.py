@@ -21,6 +21,7 @@ from lossnet.recipes import read_recipe
 from lossnet.settings import Settings
 from lossnet.task import Task
 from lossnet.training import NonFiniteLoss
+from lossnet.training.engines import Eager
 from lossnet.tune import Choice, Found, Range, Search, default_space, search, study
 
 optuna = pytest.importorskip("optuna", reason="needs lossnet[tune]")
@@ -245,12 +246,31 @@ def test_the_command_leaves_out_what_is_given_and_prints_how_to_go_on(
     assert "the same command goes on" in capsys.readouterr().err
 
 
+def ctrl_c_in(start_epoch, epoch):
+    epochs = []
+
+    def press(self, *arguments):
+        epochs.append(1)
+        if len(epochs) == epoch:
+            signal.raise_signal(signal.SIGINT)
+        return start_epoch(self, *arguments)
+
+    return press
+
+
 @pytest.mark.parametrize("goal", ["hamming", "micro-f1"])
-def test_the_best_settings_are_trained_for_the_goal_of_the_search(make_run, tmp_path, capsys, goal):
+def test_the_best_settings_are_trained_for_the_goal_of_the_search(
+    make_run, tmp_path, capsys, monkeypatch, goal
+):
     run, output = make_run(), tmp_path / "out"
     arguments = ["tune", run.data, "--split", str(run.split), "--labels", "is_*", "--quiet", "--epochs", "2"]
     arguments += ["--method", "cross-entropy", "--task-hidden", "4", "--device", "cpu", "--trials", "3"]
     arguments += ["--goal", goal, "--train-best", "--output", str(output)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Eager, "start_epoch", ctrl_c_in(Eager.start_epoch, epoch=7))  # the first of the best
+        assert main(arguments) == 130
+        assert "the same command goes on with the best settings" in capsys.readouterr().err
+    assert (output / "best" / "checkpoint.safetensors").exists()
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     rows = [json.loads(line) for line in (output / "trials.jsonl").read_text().splitlines()]

@@ -196,12 +196,12 @@ def tune(options: Namespace) -> None:
     """
     import torch
 
-    from lossnet.run import carry_out, check_unused
+    from lossnet.run import carry_out
     from lossnet.tune import Search, parse, search  # an extra
 
     run = _run(options)
     if options.train_best and options.output is not None:
-        check_unused(options.output / "best", resume=False)
+        _unfinished(options.output / "best")
     wanted = Search(
         run,
         options.trials,
@@ -224,11 +224,13 @@ def tune(options: Namespace) -> None:
         return
     if options.train_best:
         best = result.output / "best"
-        check_unused(best, resume=False)
         assert run.settings is not None
         settings = dataclasses.replace(run.settings, **result.complete[0]["settings"])
-        with _resumable(best):
-            done = carry_out(dataclasses.replace(run, settings=settings, output=best))
+        chosen = dataclasses.replace(run, settings=settings, output=best, resume=_unfinished(best))
+        try:
+            done = carry_out(chosen)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same command goes on with the best settings") from None
         _show_run(options, best, *done)
     else:
         command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
@@ -237,6 +239,15 @@ def tune(options: Namespace) -> None:
             values = value if isinstance(value, list) else [value]
             command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []
         print(f"to train with the best settings: {shlex.join(command)}")
+
+
+def _unfinished(best: Path) -> bool:
+    """Whether the training of the best settings was interrupted; a ValueError if it was finished."""
+    from lossnet.run import check_unused
+
+    interrupted = (best / "checkpoint.safetensors").exists()
+    check_unused(best, interrupted)
+    return interrupted
 
 
 def show_trials(result: Found, shown: int = 5) -> None:

@@ -24,21 +24,19 @@ _ABOUT = {
     "running": "seeds, folders, devices and what is shown",
 }
 #: flags that newcomers need, which ``--help`` shows
-_BASIC = frozenset(("data", "labels", "words", "test", "valid", "split", "data_dir")) | frozenset(
-    ("method", "loss", "goal", "lr", "epochs", "trials", "search", "train_best")
-)
-_BASIC |= frozenset(("output", "seed", "seeds", "quiet", "help"))
+_BASIC = {
+    "data", "labels", "words", "test", "valid", "split", "data_dir", "method", "loss", "goal", "lr", "epochs",
+    "trials", "search", "train_best", "output", "seed", "seeds", "quiet", "help",
+}  # fmt: skip
 #: what predictions can be for: labels, tags and masks
 GOALS = ("f1", "micro-f1", "exact-match", "hamming", "span-f1", "accuracy", "iou")
 #: flags by names that others have for them
 _SYNONYMS = {
     "--learning-rate": "--lr",
-    "--lr-task": "--task-lr",
     "--batch": "--batch-size",
     "--num-epochs": "--epochs",
     "--early-stopping": "--patience",
     "--hidden-size": "--task-hidden",
-    "--weights": "--energy-weight",
     "--target": "--labels",
     "--targets": "--labels",
     "--text": "--words",
@@ -107,8 +105,8 @@ class Parser(argparse.ArgumentParser):
             hints = [self._like(flag, flags) for flag in given if len(flag) > 2 and flag[0] == "-"]
             every = f"'{self.prog} --help{' all' * bool(self.groups)}' lists all flags"
             message += f"; {' '.join(filter(None, hints)) or every}"
-        if "required: data" in message:
-            message += "; write it before flags that take several values, such as --labels"
+        if "required: data" in message and "--labels" in flags:
+            message += " (before flags that take several values, such as --labels)"
         super().error(message)
 
     def _like(self, flag: str, flags: Sequence[str]) -> str:
@@ -142,9 +140,8 @@ def parsers() -> dict[str, Parser]:
 
 
 def _add_train(parser: Parser) -> None:
-    _add_run(parser)
+    _add_run(parser, "folder for what the run leaves")
     running = parser.groups["running"]
-    running.add_argument("--output", type=Path, help="folder for what the run leaves")
     running.add_argument("--seeds", type=int, help="number of runs, from --seed on, at once where possible")
     about = "a run for each of a setting's values a,b,c, and for all combinations"
     running.add_argument("--sweep", nargs="+", metavar="NAME=VALUES", help=about)
@@ -156,7 +153,7 @@ def _add_train(parser: Parser) -> None:
 
 
 def _add_tune(parser: Parser) -> None:
-    _add_run(parser)
+    _add_run(parser, "folder for recipe and trials; else runs/tune/STUDY")
     searched = parser.groups["search"]
     searched.add_argument("--trials", type=int, default=30, help="settings to try, by all workers together")
     about = "search a setting in low:high, low:high:log or a,b,c, beside the method's own"
@@ -165,8 +162,6 @@ def _add_tune(parser: Parser) -> None:
     searched.add_argument("--train-best", action="store_true", help=about)
     searched.add_argument("--study", default="", help="name in the storage; by default of data and method")
     searched.add_argument("--storage", default="", help="database for workers on many machines")
-    about = "folder for recipe and trials; else runs/tune/STUDY"
-    parser.groups["running"].add_argument("--output", type=Path, help=about)
     _add_settings(parser, "those given are not searched, a recipe changes the others' defaults")
 
 
@@ -292,8 +287,8 @@ COMMANDS = {
 }
 
 
-def _add_run(parser: Parser) -> None:
-    """Add flags that say what to train, and on what."""
+def _add_run(parser: Parser, output: str) -> None:
+    """Add flags that say what to train, and on what; ``output`` is the help on the folder."""
     parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
     data, method, running = (parser.groups[name] for name in ("data", "method", "running"))
     _add_data_options(data)
@@ -311,6 +306,7 @@ def _add_run(parser: Parser) -> None:
     about = "all learning rates, unless --task-lr or --energy-lr is given"
     setting = partial(_setting, "task_lr")
     parser.groups["training"].add_argument("--lr", type=setting, metavar="FLOAT", help=about)
+    running.add_argument("--output", type=Path, metavar="DIR", help=output)
     running.add_argument("--seed", type=int, default=0, help="decides everything random")
     running.add_argument("--device", default="auto", help="cpu, cuda or auto")
     running.add_argument("--threads", type=int, default=1, help="CPU threads; small networks want 1")
