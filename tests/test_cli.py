@@ -932,6 +932,43 @@ def test_warnings_are_plain_lines_said_once(tmp_path, capsys):
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_columns_and_values_are_accounted_for(tmp_path, capsys):
+    """What is read of a table is shown, kept and put on the card; unknown values are missing, or refused."""
+    rows = "".join(
+        f"{i},The {i}th,{i % 5},{'ab'[i % 2]},2001-{1 + i % 12:02}-01,{i % 2}\n" for i in range(60)
+    )
+    table, output, new = tmp_path / "titled.csv", tmp_path / "run", tmp_path / "new.csv"
+    table.write_text(f"id,title,size,kind,day,l\n{rows}")
+    assert main(["data", "show", str(table), "--labels", "l"]) == 0
+    shown = capsys.readouterr().out
+    command = ["train", str(table), "--labels", "l", "--method", "cross-entropy", "--epochs", "1", *TINY]
+    assert main([*command, "--no-report", "--output", str(output)]) == 0
+    for text in (shown, capsys.readouterr().out):
+        for name, what in (
+            ("kind", "category of 2 values"),
+            ("day", "date, as 8"),
+            ("title", "not used: free text"),
+        ):
+            assert [line for line in text.splitlines() if name in line and what in line]
+    columns = json.loads((output / "result.json").read_text())["columns"]
+    assert columns["used"] == ["size", "kind", "day"]
+    assert list(columns["dropped"]) == ["id", "title"]
+    card = (output / "model" / "README.md").read_text()
+    assert "Inputs are the columns size, kind, day." in card
+    assert "| title | free text; 60 of 60 values are unique |" in card
+
+    new.write_text("day,kind,extra,size,l\nsoon,c,x,1,1\n2001-01-01,c,x,1,0\n")
+    for asked in (["predict", output, new], ["evaluate", output, new]):
+        assert main(list(map(str, asked))) == 0
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said == (
+            f"lossnet: {new}: 3 values that training did not have count as missing: "
+            "2 of 'kind' ('c'), 1 of 'day' ('soon')"
+        )
+        assert "'soon' in 'day' is not a date" in failed([*asked, "--unknown", "error"], capsys)
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(trained, table, monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)

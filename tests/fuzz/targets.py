@@ -46,6 +46,7 @@ from lossnet.data import (
 )
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
+from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
@@ -109,7 +110,9 @@ def parquet():
     from pyarrow import parquet
 
     found = []
+    days = pyarrow.array([1, None, 30000], pyarrow.date32())
     for columns in (
+        {"day": days, "at": days.cast(pyarrow.timestamp("ns")), "tags": [["x"], [], None], "l": [0, 1, 1]},
         {"a": [1.0, None, 3.0], "kind": ["x", "y", None], "l": [0, 1, 1]},
         {"a": [1, 2], "b": [True, False], "l": pyarrow.array(["0", "1"]).dictionary_encode()},
     ):
@@ -197,6 +200,13 @@ READERS = {
             b"size;kind;l\n1,5;x;a|b\nNA;y, z;b\n-;x;\n",
         ],
         labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
+    ),
+    "dates": Target(
+        [
+            b"at,size,l\n2001-03-04T10:30:00+01:00,1,0\n4.3.2001,2,1\n,3,1\n",
+            b"at,l\nMarch 4, 2001 9:05,0\n".replace(b"4, ", b"4 ") + b"4-Mar-2001,1\n2001/3/4,1\n",
+        ],
+        labelled("dates.csv", "l", date_names("at", timed=True)),
     ),
     "texts": Target(
         [b'text,l\nso good,0\n"bad, bad",1\n', b"text\tl\nso good\ta|b\nbad\t\n"],
