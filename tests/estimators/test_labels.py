@@ -441,6 +441,12 @@ def test_label_sets_may_be_given_by_names():
         np.testing.assert_array_equal(again.predict(x), by_names.predict(x))
         assert again.score(x, y) == by_names.score(x, names)
         assert again.score(x[:40], joined[:40]) == by_names.score(x[:40], names[:40])
+    gaps = [name or None for name in joined]
+    assert None in gaps
+    for y in (pd.Series(gaps), pd.Series([row or np.nan for row in names]), pd.DataFrame({"l": gaps})):
+        np.testing.assert_array_equal(
+            MultiLabelClassifier(**options).fit(x, y).predict(x), by_names.predict(x)
+        )
     pickled = pickle.loads(pickle.dumps(again))
     assert pickled.score(x, joined) == again.score(x, joined)
 
@@ -452,7 +458,6 @@ def test_label_sets_may_be_given_by_names():
         ([{1, 3}, {2, 4}, {1, 2}] * 10, r"y has lists of numbers, such as \{1, 3\}"),
         ([["a"], "b", ["c"]] * 10, "row 1 of y is 'b', and others are lists of names"),
         ([["a"], ["b"], ["c", 3]] * 10, r"row 2 of y is \['c', 3\], and others are lists of names"),
-        ([["a"], None, ["c"]] * 10, "row 1 of y is None"),
     ],
 )
 def test_what_names_no_labels_is_said(y, message):
@@ -520,11 +525,13 @@ def test_frames_must_be_those_of_fit(films):
     frame, y = films
     classifier = quick(epochs=1).fit(frame, y)
     for wrong, message in (
-        (frame.assign(extra=1), "unseen at fit time"),
-        (frame[["country", "minutes"]], "missing"),
+        (frame[["country", "minutes"]], r"lacks 1 of the model's input columns \('released'\)"),
+        (frame.rename(columns=str.title), "is 'Country' meant to be 'country'"),
         (frame.to_numpy(), "X is a ndarray; fit had a data frame with columns of text or dates"),
     ):
         with pytest.raises(ValueError, match=message):
             classifier.predict(wrong)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         classifier.fit(frame, y[:7])
+    turned = frame[frame.columns[::-1]].assign(extra=1)
+    pd.testing.assert_frame_equal(classifier.predict(turned), classifier.predict(frame))

@@ -205,8 +205,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         if not hasattr(X, "columns"):
             what = f"X is a {type(X).__name__}; fit had a data frame with columns of text or dates"
             raise ValueError(f"{what}; give one with the same columns")
-        validate_data(self, X, reset=first, skip_check_array=True)  # the names of the columns
         if first:
+            validate_data(self, X, skip_check_array=True)  # learns the names of the columns
             source = read_frame(X, []).source
             self._encoded = source.names
             return source
@@ -298,7 +298,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
     """Return the names of each instance's labels, where ``y`` has names; None for what else it may have.
 
-    With ``split``, strings of which some have semicolons or bars are names that are separated by them.
+    With ``split``, strings of which some have semicolons or bars are names that are separated by them.  Where
+    there are names, None and NaN are no labels.
 
     >>> named_sets([["news", "sport"], []], split=True), named_sets(["red;sweet", "red"], split=True)
     ([['news', 'sport'], []], [['red', 'sweet'], ['red']])
@@ -308,8 +309,9 @@ def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
     is_row = isinstance(y, list | tuple) or type(y).__name__ == "Series"
     if not is_row and not (isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "OU"):
         return None
-    rows = list(y)
-    if all(isinstance(row, str) for row in rows):
+    rows: list[Any] = [None if isinstance(row, float) and row != row else row for row in y]
+    if all(row is None or isinstance(row, str) for row in rows):
+        rows = [row or "" for row in rows]
         mark = next((mark for mark in ";|" if any(mark in row for row in rows)), None)
         if not split or mark is None:
             return None
@@ -322,6 +324,7 @@ def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
                 f"{what}; give labels by names, as strings, or a column of 0 and 1 for each label"
             )
         return None
+    rows = [[] if row is None else row for row in rows]
     for number, row in enumerate(rows):
         if not isinstance(row, _SETS) or not all(isinstance(name, str) for name in row):
             what = f"row {number} of y is {reprlib.repr(row)}, and others are lists of names"
