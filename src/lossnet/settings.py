@@ -186,7 +186,10 @@ class Settings:
         search=(0.1, 1.0),
     )
     input_noise: float = _method(
-        0.05, "deviation of Gaussian noise on inputs that the task net learns from beside a teacher", ">= 0"
+        0.05,
+        "deviation of Gaussian noise on the inputs that a teacher's student sees",
+        ">= 0",
+        search=(0.0, 0.3),
     )
 
     inference_lr: float = _inference(0.1, "step size of gradient-based inference", search=(5e-3, 5.0))
