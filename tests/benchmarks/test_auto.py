@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from benchmarks import auto
+
+
+def result(seed, chosen="stack, shallow", f1=(0.5, 0.6)):
+    members = [("cross-entropy", f1[0]), ("cross-entropy, shallow", f1[0] / 2), ("stack, shallow", f1[1])]
+    metrics = {
+        name: {"test": {"f1_expected": value, "exact_match_tuned": value / 10}} for name, value in members
+    }
+    candidates = [
+        {
+            "name": name,
+            "metrics": metrics[name],
+            "seconds": 2.0,
+            "method": "m",
+            "loss": "none",
+            "settings": {},
+            "score": 0.1,
+            "best_epoch": 1,
+            "steps": 3,
+            "cut": False,
+        }
+        for name, _ in members
+    ]
+    about = {"dataset": "wine", "split": "s", "goal": "f1", "seed": seed, "versions": {}, "commit": None}
+    choice = {"chosen": chosen, "folds": 5, "candidates": candidates}
+    return {**about, "metrics": metrics[chosen], "seconds": 6.0, "choice": choice}
+
+
+def test_a_run_has_a_row_for_auto_and_for_each_member():
+    rows = [*auto.rows_of(result(0))]
+    assert [row["title"] for row in rows] == ["auto", "cross-entropy", "cross-entropy", "stack"]
+    assert [row.get("network") for row in rows] == [None, "", "shallow", "shallow"]
+    assert rows[0]["metrics"] == rows[3]["metrics"] != rows[1]["metrics"]
+    assert [row["seconds"] for row in rows] == [6.0, 2.0, 2.0, 2.0]
+
+
+def test_the_table_has_means_over_seeds():
+    lines = [*auto.rows_of(result(0)), *auto.rows_of(result(1, f1=(0.7, 0.8)))]
+    heading, rows = auto.summarise(lines)
+    table = {row[2]: dict(zip(heading, row, strict=True)) for row in rows}
+    assert [*table] == ["auto", "cross-entropy", "cross-entropy, shallow", "stack"]
+    assert table["auto"]["F1, expected"] == "70.00 ± 14.14"
+    assert table["cross-entropy"]["exact match"] == "6.00 ± 1.41"
+    assert table["auto"]["seeds"] == "0, 1"
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cancer", (569, 10, 12)), ("wine", (178, 6, 9))])
+def test_sets_are_made_of_tables_of_scikit_learn(name, shape):
+    data = auto.made(name)
+    assert (len(data), data.inputs, data.labels) == shape
+    y = data.target.matrix.toarray() if hasattr(data.target.matrix, "toarray") else data.target.matrix
+    assert 0.1 < np.asarray(y).mean(0).min() < 0.6
+    assert auto.made("emotions") is None
