@@ -425,6 +425,20 @@ def test_predict_keeps_columns_of_the_input(trained, tmp_path, capsys, monkeypat
     assert [[row[0], *row[3:]] for row in kept] == without
 
 
+def test_parquet_columns_are_kept_as_they_are(trained, tmp_path, capsys):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    x, _ = rows(3, seed=8)
+    columns = dict(zip(FEATURES, x.T.tolist(), strict=True))
+    columns |= {"id": [2**60 + 1, None, 7], "when": ["a, b", "", "c"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "new.parquet")
+    assert main(["predict", str(trained), str(tmp_path / "new.parquet"), "--keep", "id", "when"]) == 0
+    _, *lines = csv.reader(capsys.readouterr().out.splitlines())
+    assert [line[:3] for line in lines] == [["0", str(2**60 + 1), "a, b"], ["1", "", ""], ["2", "7", "c"]]
+    assert "did you mean when" in failed(
+        ["predict", trained, tmp_path / "new.parquet", "--keep", "wen"], capsys
+    )
+
+
 def test_columns_that_cannot_be_kept(trained, tmp_path, capsys):
     x, y = rows(5, seed=8)
     file, arff = write_csv(tmp_path / "new.csv", x, y), write_arff(tmp_path / "new.arff", x, y)

@@ -294,6 +294,9 @@ _COMMANDS = [
     b"serve\nnowhere\n--port\n8000\n--host\n127.0.0.1\n--timeout\n3.5\n--queue\n4",
     b"report\nnowhere\nnowhere2\n--output\npage.html",
     b"data\nshow\nnowhere.arff\n--labels\nx",
+    b"train\nnowhere.csv\n--test\nnew.csv\n--encoding\nlatin-1\n--goal\nmicro-f1\n--lr\n0.1",
+    b"predict\nnowhere\nnew.csv\n--keep\nid\ntitle",
+    b"train\n--help\ndata",
     b"methods",
     b"--version",
 ]

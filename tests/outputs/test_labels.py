@@ -169,7 +169,7 @@ def test_texts_are_described(reviews):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"words": "plot"}, "there is no column 'plot' of texts; there are 'year', 'said'"),
+        ({"words": "plot"}, "there is no column 'plot' of texts; there are year, said"),
         ({"words": "said", "labels": ["angry"]}, "angry"),
         ({"words": "said", "labels": ["fun"], "resize": (4, 4)}, "no folder of images"),
         ({"words": "said", "labels": ["fun"], "features": "colour"}, "no feature 'colour'"),

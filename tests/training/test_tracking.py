@@ -112,7 +112,7 @@ def test_a_tracker_that_is_not_installed(name, install, tmp_path, monkeypatch, c
 
 def test_trackers_are_found_by_name(tmp_path):
     assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
-    with pytest.raises(ValueError, match="no tracker 'x'; use tensorboard, mlflow or wandb"):
+    with pytest.raises(ValueError, match="no tracker 'x'; there are tensorboard, mlflow, wandb"):
         tracker("x", tmp_path)
     with pytest.raises(ValueError, match="give --output"):
         tracker("tensorboard", None)

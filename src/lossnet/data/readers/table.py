@@ -45,6 +45,7 @@ _MOSTLY = 0.9
 _SETS = (list, tuple, set, frozenset, np.ndarray)
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|uuid|guid|nr|no|index|key))|.*[a-z](Id|ID)")
 
+_PARQUET = (".parquet", ".pq")
 #: stands for the path in errors and warnings about a data frame; lines are its rows from 1
 _FRAME = "data frame"
 
@@ -206,15 +207,28 @@ def stream_cells(
     ...     list(stream_cells(path, ["id", "length"], size=1))
     [('007', '90'), ('008', '')]
     """
-    for columns, _ in _table_parts(fspath(path), size, encoding):
-        for name in names:
-            if name not in columns:
-                raise DataError(f"there is no column {name!r}; {did_you_mean(name, columns)}", path, 1)
+    if fspath(path).lower().endswith(_PARQUET):  # as they are: whole numbers may be names
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path) as file:
+            _check_names(path, names, file.schema_arrow.names)
+            for batch in file.iter_batches(size, columns=list(names)):
+                yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        return
+    for columns, _ in _csv_parts(fspath(path), size, encoding):
+        _check_names(path, names, columns)
         yield from zip(*(columns[name] for name in names), strict=True)
 
 
+def _check_names(path: AnyPath, names: Iterable[str], columns: Iterable[str]) -> None:
+    columns = list(columns)
+    for name in names:
+        if name not in columns:
+            raise DataError(f"there is no column {name!r}; {did_you_mean(name, columns)}", path, 1)
+
+
 def _table_parts(path: str, size: int | None, encoding: str) -> Iterator[Part]:
-    if path.lower().endswith((".parquet", ".pq")):
+    if path.lower().endswith(_PARQUET):
         return _parquet_parts(path, size)
     return _csv_parts(path, size, encoding)
 
@@ -344,9 +358,7 @@ def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabe
 
 def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[int]) -> MultiLabelData:
     chosen = _label_columns(path, columns, wanted)
-    for name in (*wanted.drop, *wanted.categories):
-        if name not in columns:
-            raise DataError(f"there is no column {name!r}; {did_you_mean(name, columns)}", path, 1)
+    _check_names(path, (*wanted.drop, *wanted.categories), columns)
     like = wanted.like
     blocks = [np.empty((len(lines), 0), dtype=np.float32)]
     feature_names: list[str] = []
