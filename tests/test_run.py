@@ -159,13 +159,8 @@ def test_learning_rates_go_to_their_networks(digits, monkeypatch, method, rates)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-<<<<<<< HEAD
-        ({"method": "seel"}, "no method 'seel'; there are auto, cross-entropy"),
-        ({"method": "seel", "loss": "nce"}, "no method 'seel'; there are auto, cross-entropy"),
-=======
         ({"method": "seel"}, "no method 'seel'; did you mean seal"),
         ({"method": "seel", "loss": "nce"}, "no method 'seel'; did you mean seal"),
->>>>>>> f7537c1 (Keep whole numbers of Parquet columns as they are; seed the fuzzer)
         ({"method": "dvn", "loss": "nce"}, "dvn has no loss 'nce'; it takes regression"),
         ({"device": "warp"}, "use cpu, cuda or auto"),
         ({"resume": True}, "resum"),
