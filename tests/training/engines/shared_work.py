@@ -101,7 +101,7 @@ class Double:
         return len(self.data)
 
     def batch(self, indices):
-        x, y, mask, _ = self.data.batch(indices)
+        x, y, mask, *_ = self.data.batch(indices)
         return Batch(x.double() if x.is_floating_point() else x, y.double(), mask)
 
 
