@@ -230,7 +230,7 @@ def _page(
     )
     written = (
         "from lossnet.energies import exactly, sums_to\n\n"
-        'classifier = MultiLabelClassifier(method="rules")\n'
+        'classifier = MultiLabelClassifier(\n    method="rules", loss="semantic"\n)\n'
         "classifier.fit(\n    X, Y,  # None where there are no labels\n"
         "    rules=[exactly(2), sums_to()], facts=sums\n)"
     )
