@@ -297,6 +297,8 @@ def test_there_is_a_flag_for_every_setting(captured):
         value |= {
             "plateau_factor": "0.7",
             "patches": "0.7",
+            "teacher_decay": "0.7",
+            "teacher_power": "0.7",
             "implicit_through": "prediction",
             "solver": "neumann",
         }
@@ -306,6 +308,15 @@ def test_there_is_a_flag_for_every_setting(captured):
         given = value.get(field.name, "3")
         assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0
         assert getattr(captured[-1].settings, field.name) != field.default
+
+
+def test_rules_and_few_labels(captured, tmp_path):
+    rules = tmp_path / "rules.py"
+    rules.write_text("from lossnet.energies import exactly\npair = exactly(2)")
+    given = ["--method", "rules", "--rules", str(rules), "--labelled", "10"]
+    assert main(["train", "digits-pairs", *given]) == 0
+    assert captured[-1].labelled == 10
+    assert [rule.name for rule in captured[-1].own.rules] == ["exactly(2)"]
 
 
 # ---------------------------------------------------------------- evaluate and predict

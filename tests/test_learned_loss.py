@@ -176,7 +176,7 @@ def test_with_the_energys_step_first_it_is_seal_bit_for_bit(energy, model, make_
     criterion = lossnet.LearnedLoss(own_energy, SPACE, loss, task_loss, steps=2, clip=0.5, **rates)
     optimizer = torch.optim.AdamW(own_model.parameters(), lr=0.02)
     torch.manual_seed(7)
-    for x, y, mask, weight in batches:
+    for x, y, mask, weight, *_ in batches:
         logits = own_model(x)
         criterion.step(x, logits, y, mask, weight)
         optimizer.zero_grad()
