@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet import scores
-from lossnet.data.examples import Dataset, arranged
+from lossnet.data.examples import Dataset, Target, arranged
 from lossnet.methods.base import Method
 from lossnet.training.engines import Eager, Processes, Replicas, engine_for
 from lossnet.training.engines.eager import Readings
@@ -421,9 +421,9 @@ def _best_constant(trainer: Trainer, train: Dataset, valid: Dataset) -> float:
     if not all(isinstance(truth, torch.Tensor) for truth in truths):
         return -math.inf
     target = getattr(train, "target", None)
-    if target is not None:
+    if isinstance(target, Target):
         some = torch.arange(len(train))[:: 1 + len(train) // _COUNTED]
-        seen = [target.batch(rows) for rows in some.split(512)]
+        seen = [target.batch(rows).to(truths[0].device) for rows in some.split(512)]
     return scores.best_constant(trainer.method.space, truths, trainer.monitor, seen)
 
 
