@@ -26,7 +26,7 @@ def unsourced(text):
     """What looks like a measured figure and names no source: a spread, or a number with one decimal."""
     text = re.sub(r"```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", figures.MARKED.sub("", text))
-    return re.findall(r"[^\s|]*\s?±[^|]*|[+−]\d+\.\d\b|\b[1-9]\d*\.\d\b", text)
+    return re.findall(r"\d+(?:\.\d+)?\s±\s\d+(?:\.\d+)?|[+−]\d+\.\d\b|(?<![\w.-])[1-9]\d*\.\d\b", text)
 
 
 @pytest.mark.parametrize("page", SOURCED, ids=lambda page: page.name)

@@ -87,7 +87,14 @@ def _spread(values: list[float], sign: str) -> str:
 @cache
 def _runs(file: str) -> list[dict[str, Any]]:
     lines = (RESULTS / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return [_standard(json.loads(line)) for line in lines]
+
+
+def _standard(run: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of results; those of ``lossnet demo`` are about one data set and its test data."""
+    if "figures" not in run:
+        return run
+    return {**run, "dataset": "digits-pairs", "metrics": {"test": run["figures"]}}
 
 
 def pages() -> list[Path]:

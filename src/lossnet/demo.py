@@ -102,11 +102,6 @@ class Outcome:
     pairs: list[list[int]]
     seconds: float
 
-    def record(self) -> dict[str, Any]:
-        """Return what ``results.jsonl`` says of it, in the form of all results."""
-        content = dataclasses.asdict(self)
-        return {"dataset": "digits-pairs", "metrics": {"test": content.pop("figures")}, **content}
-
 
 def run(output: Path | str, jobs: int = 2, tell: Any = None) -> dict[str, list[list[str]]]:
     """Train all rows, ``jobs`` at a time; write the page, the chart and all figures; return both tables.
@@ -131,7 +126,7 @@ def run(output: Path | str, jobs: int = 2, tell: Any = None) -> dict[str, list[l
         "Ten labels and a rule": _table(FEW, outcomes),
         "Losses, with all labels": _table(LOSSES, outcomes),
     }
-    every = [outcome.record() for found in outcomes.values() for outcome in found]
+    every = [dataclasses.asdict(outcome) for found in outcomes.values() for outcome in found]
     write_text(folder / "results.jsonl", "".join(json.dumps(one) + "\n" for one in every))
     text = "\n\n".join(f"{title}\n\n{markdown(lines[0], lines[1:])}" for title, lines in tables.items())
     write_text(folder / "table.md", text + "\n")
