@@ -70,7 +70,7 @@ class Row:
 _NETWORK = {"task_hidden": 200, "task_dropout": 0.1, "task_lr": 6e-3, "patience": 1000}
 _TEACHER = {"batch_size": 64, "epochs": 40, "input_noise": 0.1, "teacher_decay": 0.98, "ramp_up": 100}
 _ALL = Row("cross-entropy, 1,800 labels", "cross-entropy", "none", changes={"epochs": 40})
-#: what labels and a rule are worth: the rule is the third, after what its recipe brings without it
+#: what labels and a rule are worth; the rule is the third, after what its recipe brings without it
 FEW = (
     Row("cross-entropy, 10 labels", "cross-entropy", "none", LABELLED, changes={**_NETWORK, "epochs": 100}),
     Row(
