@@ -65,9 +65,10 @@ def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int)
             first = rows[0]
             told = f"{first['dataset']} for {first['goal']}, seed {first['seed']}: {first['chosen']}"
             Console(stderr=True).print(f"{told} in {first['seconds']:.0f} s", highlight=False)
-    heading, table = summarise(lines)
-    (output / "table.md").write_text(markdown(heading, table) + "\n", encoding="utf-8")
-    show("test, in points", heading, table)
+    tables = [compare(lines), summarise(lines)]
+    (output / "table.md").write_text("\n\n".join(markdown(*one) for one in tables) + "\n", encoding="utf-8")
+    for one in tables:
+        show("test, in points", *one)
 
 
 def _work(name: str, goal: str, seed: int, data_dir: Path | None, device: str) -> list[dict[str, Any]]:
@@ -94,13 +95,45 @@ def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
+def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: for each set and goal, ``auto`` beside cross-entropy and the best member.
+
+    Differences are paired by seed, with their standard errors.
+    """
+    scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for line in lines:
+        value = 100 * line["metrics"]["test"][GOALS[line["goal"]]]
+        scores.setdefault((line["dataset"], line["goal"]), {}).setdefault(_title(line), {})[line["seed"]] = (
+            value
+        )
+    heading = ["data", "goal", "auto", "cross-entropy", "best member", "auto − best", "seeds"]
+    rows = []
+    for (data, goal), by_title in scores.items():
+        own, plain = by_title["auto"], by_title["cross-entropy"]
+        # Of the members that were trained with every seed: the network of most of them depends on the seed.
+        members = {t: v for t, v in by_title.items() if t != "auto" and v.keys() == own.keys()}
+        best = max(members, key=lambda title: statistics.fmean(members[title].values()))
+        gaps = [own[seed] - members[best][seed] for seed in sorted(own)]
+        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
+        gap = f"{statistics.fmean(gaps):+.2f} (s.e. {error:.2f})".replace("-", "−")
+        figures = [spread(list(own.values())), spread(list(plain.values()))]
+        rows.append(
+            [data, goal, *figures, f"{best} {spread(list(members[best].values()))}", gap, str(len(own))]
+        )
+    return heading, rows
+
+
+def _title(line: dict[str, Any]) -> str:
+    """Of cross-entropy, both networks are trained; of the others, the better one."""
+    shallow = line["title"] == "cross-entropy" and line.get("network") == "shallow"
+    return str(line["title"]) + ", shallow" * shallow
+
+
 def summarise(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: for each set and goal, ``auto`` and every member, on test data in points."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for line in lines:
-        # Of cross-entropy, both networks are trained; of the others, the better one.
-        shallow = ", shallow" * (line["title"] == "cross-entropy" and line.get("network") == "shallow")
-        groups.setdefault((line["dataset"], line["goal"], line["title"] + shallow), []).append(line)
+        groups.setdefault((line["dataset"], line["goal"], _title(line)), []).append(line)
     heading = ["data", "goal", "method", "F1, expected", "exact match", "seconds", "seeds"]
     rows = []
     for data, goal in dict.fromkeys((data, goal) for data, goal, _ in groups):

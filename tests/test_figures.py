@@ -13,7 +13,10 @@ sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import figures  # noqa: E402
 
 #: pages on which every figure names its source
-SOURCED = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("index.md", "faq.md", "methods/choose.md"))]
+SOURCED = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("index.md", "faq.md", "methods/choose.md")),
+]
 
 
 @pytest.mark.parametrize("page", figures.pages(), ids=lambda page: page.name)

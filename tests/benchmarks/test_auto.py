@@ -47,6 +47,15 @@ def test_the_table_has_means_over_seeds():
     assert table["auto"]["seeds"] == "0, 1"
 
 
+def test_auto_is_compared_with_the_best_member_seed_by_seed():
+    lines = [*auto.rows_of(result(0)), *auto.rows_of(result(1, chosen="cross-entropy", f1=(0.6, 0.9)))]
+    heading, (row,) = auto.compare(lines)
+    found = dict(zip(heading, row, strict=True))
+    assert found["auto"] == "60.00 ± 0.00"
+    assert found["best member"] == "stack 75.00 ± 21.21"
+    assert found["auto − best"] == "−15.00 (s.e. 15.00)"
+
+
 @pytest.mark.parametrize(("name", "shape"), [("cancer", (569, 10, 12)), ("wine", (178, 6, 9))])
 def test_sets_are_made_of_tables_of_scikit_learn(name, shape):
     data = auto.made(name)
