@@ -27,7 +27,8 @@ import lossnet
 PUBLIC = {
     "Estimators for scikit-learn": ("MultiLabelClassifier", "SequenceTagger", "Segmenter"),
     "Runs and their models": ("train", "Run", "Settings", "load", "Model", "Ensemble"),
-    "Parts for your own training": ("LearnedLoss", "Trainer", "MultiLabel", "Tags", "Mask"),
+    "Rules and parts of your own": ("rule", "OwnParts"),
+    "Your own training": ("LearnedLoss", "Trainer", "MultiLabel", "Tags", "Mask"),
 }
 #: rooms from the concepts of the papers outwards; `LAST` are of use inside the library alone
 ORDER = (
