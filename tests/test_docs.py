@@ -146,6 +146,30 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path):
         assert absent == [], room
 
 
+def test_links_of_the_readme_work_on_pypi():
+    """They are absolute, and those into the repository name files that it has."""
+    links = re.findall(r"\]\(([^)]+)\)", README.read_text(encoding="utf-8"))
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = re.compile(
+        r"https://(?:raw\.githubusercontent|github)\.com/lossnet/lossnet/(?:(?:blob|tree)/)?main/(.+)"
+    )
+    paths = [match[1] for match in map(ours.match, links) if match]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_messages_in_troubleshooting_are_those_of_the_library():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [
+        message
+        for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for message in re.findall("`(.*?)`", row)
+    ]
+    assert len(quoted) > 15
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").glob("**/*.py"))
+    assert [message for message in quoted if message not in source] == []
+
+
 def test_there_is_python_to_run():
     assert len(blocks(README)) == 4
     assert any(blocks(page) for page in PAGES)

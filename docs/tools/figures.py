@@ -28,7 +28,9 @@ DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "results"
 
 #: a figure and its source
-MARKED = re.compile(r"(?P<figure>[+−-]?\d+(?:\.\d+)?[ \u00a0]±[ \u00a0]\d+(?:\.\d+)?|\?)<!-- (?P<source>.*?) -->")
+MARKED = re.compile(
+    r"(?P<figure>[+−-]?\d+(?:\.\d+)?[ \u00a0]±[ \u00a0]\d+(?:\.\d+)?|\?)<!-- (?P<source>.*?) -->"
+)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
