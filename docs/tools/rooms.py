@@ -144,9 +144,9 @@ def _table(entries: dict[str, object]) -> list[str]:
 
 
 def _home(name: str) -> str:
-    """Return the full name of a public class or function."""
+    """Return the name that a public class or function has on the page of its room."""
     value = getattr(lossnet, name)
-    return f"{value.__module__}.{value.__qualname__}"
+    return f"{'.'.join(value.__module__.split('.')[:2])}.{name}"
 
 
 def _title(text: str, under: str = "=") -> str:

@@ -14,7 +14,7 @@ __all__ = ["AUTO", "DEFAULT_METHOD", "METHODS", "build", "check_names", "default
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
-#: no method but the choice of one, by validation data: see `lossnet.auto`
+#: no method but the choice of one by validation data, see `lossnet.auto`
 AUTO = "auto"
 #: the method unless one is chosen
 DEFAULT_METHOD = AUTO

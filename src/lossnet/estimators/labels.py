@@ -36,7 +36,7 @@ _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_fini
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc]
-    """Predict sets of labels, with a network that a learned energy taught which labels belong together.
+    """Predict sets of labels from features, sentences or images.
 
     Inputs ``X`` are
 

@@ -13,7 +13,7 @@ from lossnet.scores import MaskMeter
 
 
 class Segmenter(Estimator):
-    """Predict masks, with a network that a learned energy taught what foregrounds look like.
+    """Predict masks of images: which pixels are foreground.
 
     Images ``X`` are ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to
     255, or floats from 0 to 1.  Masks ``y`` are ``(n, height, width)`` of 0 and 1, or 0 and 255.  Images to

@@ -15,7 +15,7 @@ from lossnet.spans import span_scores
 
 
 class SequenceTagger(WordEstimator):
-    """Predict tags, with a network that a learned energy taught which tags follow one another.
+    """Predict a tag for each token of a sentence.
 
     Sentences ``X`` are sequences of tokens, ``y`` sequences of as many tags.  Tags that mark spans, in IOB1,
     IOB2 or BIOES, are detected; they are BIOES inside and come back in their own scheme.  Sentences to
