@@ -18,7 +18,15 @@ author = "The Lossnet authors"
 project_copyright = f"{author}, Apache-2.0"
 release = version = _PROJECT["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "figures", "rooms", "commands"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "mathml",
+    "figures",
+    "rooms",
+    "commands",
+]
 exclude_patterns = ["tools"]
 nitpicky = True
 # Other libraries' names are not linked: their inventories would have to be fetched.

@@ -28,7 +28,7 @@ class Reliability(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return the expected calibration error, the mean of ``|predicted − frequency|``, weighted by counts."""
+        """Return the expected calibration error, a mean of ``|predicted − frequency|`` by counts."""
         gaps = (self.predicted - self.frequency).abs().nan_to_num() * self.counts
         return float(gaps.sum() / self.counts.sum())
 
