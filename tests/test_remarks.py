@@ -40,9 +40,8 @@ def test_logistic_regression_of_few_rows_should_be_no_better():
 
 
 def test_stages_are_compared_by_what_is_better():
-    stages = [
-        {"stage": name, "epochs": 9, "best_epoch": 5, "valid": v} for name, v in (("a", 0.2), ("b", 0.3))
-    ]
+    common = {"networks": ["energy"], "epochs": 9, "best_epoch": 5}
+    stages = [{"stage": name, "valid": value, **common} for name, value in (("a", 0.2), ("b", 0.3))]
     assert stage_remarks(stages, "f1") == []
     assert stage_remarks(stages, "hamming_loss")[0].startswith("after 'a' validation data were predicted")
     assert stage_remarks(stages[::-1], "f1")[0].startswith("after 'b' validation data were predicted better")
@@ -53,6 +52,20 @@ def test_labels_without_any_relation_to_inputs_are_noticed():
     noise[:, 0] |= ~noise.any(1)
     with pytest.warns(TrainingWarning, match="any better than|no better than"):
         fitted(loaded(y=noise.astype(int)), epochs=2, task_lr=1e-6)
+
+
+def test_an_early_epoch_is_none_of_a_network_that_is_trained_already():
+    joint = {
+        "stage": "joint",
+        "networks": ["energy", "task_net"],
+        "epochs": 30,
+        "best_epoch": 9,
+        "valid": 0.5,
+    }
+    tuned = {"stage": "fine-tuning", "networks": ["task_net"], "epochs": 30, "best_epoch": 1, "valid": 0.5}
+    assert stage_remarks([joint, tuned], "f1") == []
+    early = {**joint, "best_epoch": 2}
+    assert stage_remarks([early, tuned], "f1")[0].startswith("joint: epoch 2 of 30 was kept")
 
 
 def test_few_validation_instances_are_named():

@@ -51,18 +51,20 @@ def data_remarks(data: Loaded) -> list[str]:
 def stage_remarks(stages: Sequence[Mapping[str, Any]], monitor: str) -> list[str]:
     """Return what is strange about the course of a training, by `Trainer.stages` and the monitored metric.
 
-    An early epoch was kept, or an earlier stage predicted better than the last one.
+    An early epoch of a stage that trained new networks was kept, or an earlier stage predicted better than
+    the last one.
 
-    >>> first = {"stage": "local energy", "epochs": 25, "best_epoch": 9, "valid": 0.8}
-    >>> last = {"stage": "energy", "epochs": 25, "best_epoch": 1, "valid": 0.7}
+    >>> first = {"stage": "noise net", "networks": ["noise_net"], "epochs": 25, "best_epoch": 1, "valid": 0.8}
+    >>> last = {"stage": "energy", "networks": ["energy"], "epochs": 25, "best_epoch": 9, "valid": 0.7}
     >>> for line in stage_remarks([first, last], "f1"):
     ...     print(line.split(";")[0])
-    energy: epoch 1 of 25 was kept, so later training made it worse
-    after 'local energy' validation data were predicted better (0.8000) than after 'energy' (0.7000)
+    noise net: epoch 1 of 25 was kept, so later training made it worse
+    after 'noise net' validation data were predicted better (0.8000) than after 'energy' (0.7000)
     """
     found = []
-    for stage in stages:
-        if stage["best_epoch"] <= 2 and stage["epochs"] >= 10:
+    for number, stage in enumerate(stages):
+        new = set(stage["networks"]).difference(*(before["networks"] for before in stages[:number]))
+        if new and stage["best_epoch"] <= 2 and stage["epochs"] >= 10:
             kept = f"epoch {stage['best_epoch']} of {stage['epochs']} was kept"
             advice = "try a lower learning rate, or method cross-entropy"
             found.append(f"{stage['stage']}: {kept}, so later training made it worse; {advice}")

@@ -270,7 +270,7 @@ def test_a_metric_that_does_not_move_yet_does_not_end_training():
     assert history[10]["f1"] == 0
     assert max(entry["f1"] for entry in history) > 0
     ended = {"epochs": len(history), "ended": STOPPED_EARLY}
-    assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, "valid": ANY, **ended}]
+    assert trainer.stages == [{"stage": "rising", "best_epoch": ANY, "networks": ANY, "valid": ANY, **ended}]
     assert trainer.stages[0]["valid"] == history[trainer.stages[0]["best_epoch"] - 1]["f1"]
 
 

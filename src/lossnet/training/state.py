@@ -88,8 +88,8 @@ class TrainingState:
         self.method = options.method
         self.stages = options.method.stages()
         self.position = Position()
-        #: the best metric of a constant prediction, see `lossnet.scores.best_constant`, and its error
-        self.constant, self.error = -math.inf, 0.0
+        #: the best metric of a constant prediction; see `lossnet.scores.best_constant`
+        self.constant = -math.inf
         self.optimizers: dict[str, Optimizer] = {}
         self.schedulers: dict[str, LRScheduler] = {}
         self._best: dict[str, Tensor] = {}
@@ -245,8 +245,8 @@ class TrainingState:
         return looks or not position.stale
 
     def _rank(self, value: float, loss: float) -> list[float]:
-        """Return what epochs are ranked by: the metric once it clearly beats constants, then the loss."""
-        return [max(self._signed(value), self._signed(self.constant) + self.error), -loss]
+        """Return what epochs are ranked by: the metric once it beats constant predictions, then the loss."""
+        return [max(self._signed(value), self._signed(self.constant)), -loss]
 
     def _improved(self, value: float, loss: float) -> bool:
         """Whether an epoch improved the metric, or the log loss by a thousandth of its lowest value."""
@@ -277,7 +277,7 @@ class TrainingState:
                 tensor.copy_(self._best[name])
         ended = {"stage": self.stage.name, "epochs": position.epoch, "best_epoch": position.best_epoch}
         kept = position.history[position.best_epoch - position.epoch - 1]
-        ended["valid"] = kept[self.options.monitor]
+        ended |= {"networks": list(self.stage.networks), "valid": kept[self.options.monitor]}
         self.position = Position(
             stage=position.stage + 1,
             steps_taken=position.steps_taken,

@@ -61,8 +61,8 @@ class Trainer:
             the validation log loss is better than before.
         patience_steps: and after at least this many steps without improvement.
         monitor: that metric; the space's own by default (``f1``, ``accuracy``, ``iou``).  Weights are kept of
-            the epoch with its best value, once it is better than any constant prediction's by a standard
-            error; until then, and between equal values, of the epoch with the lowest log loss.
+            the epoch with its best value, once it is better than any constant prediction's; until then, and
+            between equal values, of the epoch with the lowest log loss.
         clip: largest norm of a network's gradient.
         plateau_patience: epochs without improvement before learning rates are cut; where an epoch has fewer
             than ``patience_steps / patience`` steps, it takes several to count as one.
@@ -267,7 +267,6 @@ class _Loop:
         if len(train) == 0 or len(valid) == 0:
             raise ValueError("training needs at least one training and one validation instance")
         constant = _best_constant(self.first, train, valid)
-        error = scores.standard_error(constant, len(valid))
         if self.first.views is not None:
             train = self.first.views.training(train)
         methods, seeds = zip(*((trainer.method, trainer.seed) for trainer in self.trainers), strict=True)
@@ -278,7 +277,7 @@ class _Loop:
                     saved = trainer.state.read(trainer.checkpoint) if trainer in resumed else None
                 trainer.state.prepare(self.engine, saved)
             for trainer in self.trainers:
-                trainer.state.constant, trainer.state.error = constant, error
+                trainer.state.constant = constant
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
             while going:
                 # Those that were stopped elsewhere in an epoch wait: batches are taken in step.
