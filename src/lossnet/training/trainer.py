@@ -266,7 +266,7 @@ class _Loop:
         """Train all to their ends; yield the index and the outcome of each."""
         if len(train) == 0 or len(valid) == 0:
             raise ValueError("training needs at least one training and one validation instance")
-        constant = _best_constant(self.first, train, valid)
+        whole = train
         if self.first.views is not None:
             train = self.first.views.training(train)
         methods, seeds = zip(*((trainer.method, trainer.seed) for trainer in self.trainers), strict=True)
@@ -276,6 +276,7 @@ class _Loop:
                 with self.engine.own(index):
                     saved = trainer.state.read(trainer.checkpoint) if trainer in resumed else None
                 trainer.state.prepare(self.engine, saved)
+            constant = _best_constant(self.first, whole, valid)
             for trainer in self.trainers:
                 trainer.state.constant = constant
             going = {index: trainer.state for index, trainer in enumerate(self.trainers)}
