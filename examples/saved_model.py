@@ -12,7 +12,8 @@ from lossnet.serve import create_app
 random = np.random.default_rng(0)
 X = random.normal(size=(200, 3))
 Y = np.stack([X[:, 0] > 0, X[:, 1] > 0, X[:, 0] + X[:, 1] > 0], axis=1).astype(int)
-classifier = lossnet.MultiLabelClassifier(epochs=5, learning_rate=0.01, random_state=0).fit(X, Y)
+classifier = lossnet.MultiLabelClassifier(method="cross-entropy", learning_rate=0.01, random_state=0)
+classifier.fit(X, Y)
 
 folder = Path(tempfile.mkdtemp()) / "model"
 classifier.model_.save(folder)
