@@ -212,7 +212,14 @@ def test_a_frozen_energy_must_be_given():
     assert OwnParts(task_net=Net, energy=TwoLabels).names == ["task_net", "energy"]
 
 
-ALONE = {"crf", "cross-entropy", "pseudo-labels", "mean-teacher", "rules"}  # without an energy beside them
+ALONE = {
+    "crf",
+    "cross-entropy",
+    "stack",
+    "pseudo-labels",
+    "mean-teacher",
+    "rules",
+}  # without an energy beside them
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - ALONE))

@@ -108,7 +108,7 @@ def test_the_command_line_averages_runs(tmp_path, capsys):
     first, *others = map(str, folders)
     target = tmp_path / "metrics.json"
     assert main(["evaluate", first, "digits-pairs", "--with", *others, "--output", str(target)]) == 0
-    assert "2 more" in capsys.readouterr().out
+    assert "and 2 more on" in " ".join(capsys.readouterr().out.split())
     written = json.loads(target.read_text())
     assert written["with"] == others
     again = [

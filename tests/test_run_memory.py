@@ -121,8 +121,8 @@ def test_parts_optimizer_scheduler_and_callbacks_of_a_run():
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (X, {}, r"data are a ndarray; give a pair \(X, Y\)"),
-        ((X, Y, Y), {}, "data are a tuple"),
+        (X, {}, r"data are a ndarray; give \(X, Y\), \(X, Y, facts\)"),
+        ((X, Y, Y, Y), {}, "data are a tuple"),
         ((X, Y[:5]), {}, "80 inputs but 5 outputs"),
         ((X, ["red"] * 80), {}, "the outputs, .*are of no known kind"),
         (([object()], Y), {}, "the inputs, .*are of no known kind"),

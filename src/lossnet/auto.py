@@ -36,7 +36,7 @@ from lossnet.model import Model
 from lossnet.remarks import TrainingWarning
 from lossnet.scores import metric
 from lossnet.settings import Settings
-from lossnet.training import NonFiniteLoss
+from lossnet.training import CheckpointError, NonFiniteLoss
 
 if TYPE_CHECKING:
     from lossnet.run import Fitted, Run
@@ -146,6 +146,10 @@ def portfolio(run: Run, data: Loaded) -> tuple[list[Member], list[Member]]:
     assert run.settings is not None
     space = data.task.space(run.settings)
     pairs = [(one.name, loss) for one in METHODS.values() for loss in one.portfolio]
+    if run.own.task_net is not None:
+        pairs = [
+            (method, loss) for method, loss in pairs if {"task_net", "members"} & {*METHODS[method].rates}
+        ]
     (first, *others) = [(method, loss) for method, loss in pairs if suits(method, loss, space)]
     variants = {"": {}} if run.own.task_net is not None else data.task.input.variants
     networks: dict[Settings | None, Member] = {}
@@ -165,6 +169,8 @@ def choose(run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None = None
     if goal is None:
         what = f"{data.task.output.kind} have no goals, by which method auto chooses"
         raise ValueError(f"{what}; name a method, or define `goals` of the kind")
+    if run.resume and not (run.output is not None and Path(run.output, CANDIDATES).is_dir()):
+        raise CheckpointError(f"{run.output}: no checkpoint here; start without resuming")
     run = dataclasses.replace(run, goal=goal)
     contest = _Contest(run, data, fit, weights)
     networks, others = portfolio(run, data)

@@ -10,14 +10,26 @@ from lossnet.spaces import Space
 from lossnet.suggest import did_you_mean
 from lossnet.task import Task
 
-__all__ = ["AUTO", "DEFAULT_METHOD", "METHODS", "build", "check_names", "default_loss", "suits"]
+__all__ = ["AUTO", "METHODS", "build", "check_names", "default_loss", "default_method", "suits"]
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
 #: no method but the choice of one by validation data, see `lossnet.auto`
 AUTO = "auto"
-#: the method unless one is chosen
-DEFAULT_METHOD = AUTO
+
+
+def default_method(loss: str | None = None, rules: bool = False, energy: bool = False) -> str:
+    """Return the method where none is named: ``auto``, unless what is given is for one method.
+
+    Rules are for ``rules``, an energy of your own for ``seal``, a loss for the simplest method that has it.
+
+    >>> default_method(), default_method("soft-f1"), default_method("margin"), default_method(rules=True)
+    ('auto', 'cross-entropy', 'seal', 'rules')
+    """
+    if rules or energy:
+        return "rules" if rules else "seal"
+    suitable = [name for name in ("cross-entropy", "seal", *METHODS) if loss in METHODS[name].losses]
+    return suitable[0] if suitable else AUTO
 
 
 def default_loss(method: str) -> str:
@@ -37,6 +49,10 @@ def check_names(method: str, loss: str) -> None:
     """Raise a ValueError for an unknown method, or a loss that the method does not take."""
     own = default_loss(method)
     losses = [own] if method == AUTO else list(METHODS[method].losses)
+    if method == AUTO and loss != own:
+        every = sorted({name for spec in METHODS.values() for name in spec.losses})
+        what = f"method {method} chooses its loss, and none is called {loss!r}"
+        raise ValueError(f"{what}; {did_you_mean(loss, every)}")
     if loss not in losses:
         what = f"method {method} has no loss {loss!r}; {did_you_mean(loss, losses, 'it takes')}"
         others = [name for name, spec in METHODS.items() if loss in spec.losses]

@@ -127,24 +127,27 @@ def comparison_remarks(
 
         other = own - gain(torch.arange(len(truth)))
         compare(
-            "logistic regression", other, _error(gain, len(truth)), "use that, or give the network more data"
+            "logistic regression",
+            other,
+            _error(gain, (truth != 0).flatten(1).any(1).nonzero().squeeze(1)),
+            "use that, or give the network more data",
         )
     return found
 
 
-def _error(measure: Callable[[Tensor], float], count: int) -> float:
-    """Return the standard error of a measure of instances, by leaving out a twentieth of them in turn.
+def _error(measure: Callable[[Tensor], float], rows: Tensor) -> float:
+    """Return the standard error of a measure of some ``rows``, by leaving out a twentieth of them in turn.
 
     >>> values = torch.arange(40.0)
     >>> exact = float(values.std()) / 40**0.5
-    >>> 0.5 < _error(lambda rows: float(values[rows].mean()), 40) / exact < 1.5
+    >>> 0.5 < _error(lambda rows: float(values[rows].mean()), torch.arange(40)) / exact < 1.5
     True
     """
-    groups = min(count, 20)
+    groups = min(len(rows), 20)
     if groups < 2:
         return 0.0
-    number = torch.arange(count) % groups
-    values = torch.tensor([measure((number != group).nonzero().squeeze(1)) for group in range(groups)])
+    number = torch.arange(len(rows), device=rows.device) % groups
+    values = torch.tensor([measure(rows[number != group]) for group in range(groups)])
     return float(values.std(correction=0)) * math.sqrt(groups - 1)
 
 

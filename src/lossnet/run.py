@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lossnet import auto
-from lossnet.build import AUTO, DEFAULT_METHOD, METHODS, build, check_names, default_loss
+from lossnet.build import AUTO, METHODS, build, check_names, default_loss, default_method
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
@@ -60,8 +60,8 @@ class Run:
 
     Args:
         data: a registered name or a file.
-        method: see ``lossnet methods``; by default the recipe's, else ``rules`` if there are some,
-            else ``auto``, which chooses one.
+        method: see ``lossnet methods``; by default the recipe's, else the one that a loss, rules or
+            an energy of your own are for, else ``auto``, which chooses one.
         loss: of that method; by default the recipe's, else the method's first.
         settings: everything else that can be varied; by default the recipe's.
         recipe: a recipe's name or file; by default the data set's own for the method and loss, if any.
@@ -213,7 +213,8 @@ def settled(run: Run) -> tuple[str, str, Settings]:
     if run.settings is not None and (run.recipe or run.changes):
         raise ValueError("give settings, or a recipe and changes to it, not both")
     names = {} if run.recipe is None else recipe_names_of(run.recipe)
-    method = run.method or names.get("method") or ("rules" if run.own.rules else DEFAULT_METHOD)
+    given = {"rules": bool(run.own.rules), "energy": run.own.energy is not None}
+    method = run.method or names.get("method") or default_method(run.loss, **given)
     own = names.get("loss") if names.get("method", method) == method else None
     loss = run.loss or own or default_loss(method)
     check_names(method, loss)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lossnet.build import AUTO
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import (
@@ -218,6 +219,8 @@ def _outcomes(
 
 def _blocker(runs: Sequence[Run], data: Loaded) -> str | None:
     """Return why runs cannot be trained together, or None."""
+    if runs[0].method == AUTO:
+        return "auto trains its methods one after another"
     if runs[0].track is not None:
         return "trackers follow one run at a time"
     if find_device(runs[0].device) == "cpu" and getattr(data.train.source, "is_sparse", False):

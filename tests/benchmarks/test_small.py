@@ -42,6 +42,7 @@ def test_a_row_is_compared_with_the_best_baseline_seed_by_seed():
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")  # pixels that no picture has
 @pytest.mark.parametrize("few", [PAIRS, SCENES], ids=lambda few: few.source)
 def test_a_file_has_few_instances_of_training_and_the_test_part(few, tmp_path):
     named = small.write(few, 1, tmp_path)

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from lossnet.build import METHODS
+from lossnet.build import AUTO, METHODS
 from lossnet.cli import main, parsers
 from lossnet.cli.parsers import GOALS
 from lossnet.data import names
@@ -43,7 +43,7 @@ def test_bash_completes_commands_flags_and_values(complete, tmp_path):
     assert set(parsers()) <= set(complete(""))
     assert complete("train", "digits-c") == ["digits-completion"]
     assert complete("train", "digits-pairs", "--meth") == ["--method"]
-    assert set(complete("train", "d", "--method", "")) == set(METHODS)
+    assert set(complete("train", "d", "--method", "")) == {AUTO, *METHODS}
     assert {"nce", "soft-f1", "likelihood"} <= set(complete("train", "d", "--loss", ""))
     assert set(complete("tune", "d", "--goal", "")) == set(GOALS)
     assert complete("train", "d", "--solver", "neu") == ["neumann"]

@@ -145,9 +145,8 @@ def test_resident_sentences():
     assert data.on("cpu").source is data.source
     taken = resident(data).take([2, 0])
     assert taken.source.lengths.tolist() == [3, 4]
-    for mine, whole in zip(
-        taken.batch(torch.tensor([1])), resident(data).batch(torch.tensor([0])), strict=True
-    ):
+    batches = taken.batch(torch.tensor([1])), resident(data).batch(torch.tensor([0]))
+    for mine, whole in zip(*(batch._replace(rows=None) for batch in batches), strict=True):
         assert mine is whole is None or mine.equal(whole)
 
 

@@ -16,7 +16,7 @@ LABELS = np.array([[1, 1], [0, 0], [1, 0], [0, 1]] * 8)
 
 
 def quick(**changes):
-    usual = {"epochs": 15, "learning_rate": 0.03, "batch_size": 8, **SMALL}
+    usual = {"method": "seal", "epochs": 15, "learning_rate": 0.03, "batch_size": 8, **SMALL}
     return MultiLabelClassifier(**{**usual, "random_state": 0, "device": "cpu", **changes})
 
 

@@ -80,7 +80,7 @@ class Pixels(nn.Module):
 
 
 def quick(**changes):
-    usual = {"epochs": 4, "learning_rate": 0.02, **SMALL, "task_hidden": 16}
+    usual = {"method": "seal", "epochs": 4, "learning_rate": 0.02, **SMALL, "task_hidden": 16}
     return MultiLabelClassifier(**{**usual, "random_state": 0, "device": "cpu", **changes})
 
 

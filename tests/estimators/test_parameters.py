@@ -20,7 +20,14 @@ ESTIMATORS = [MultiLabelClassifier, SequenceTagger, Segmenter]
 
 
 def quick(**changes):
-    usual = {"epochs": 2, "learning_rate": 0.02, **SMALL, "random_state": 0, "device": "cpu"}
+    usual = {
+        "method": "seal",
+        "epochs": 2,
+        "learning_rate": 0.02,
+        **SMALL,
+        "random_state": 0,
+        "device": "cpu",
+    }
     return MultiLabelClassifier(**{**usual, **changes})
 
 

@@ -41,7 +41,7 @@ def train(options: Namespace) -> None:
       lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
       lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
       lossnet train bibtex --output runs/b0 --resume     # after Ctrl-C or a crash
-      torchrun --nproc-per-node 2 -m lossnet train bibtex --output runs/b0     # in two processes
+      torchrun --nproc-per-node 2 -m lossnet train bibtex --method seal --output runs/b0   # in two processes
       lossnet train bibtex --seeds 10 --output runs/ten  # a folder for each, and a table
       lossnet train bibtex --seeds 3 --sweep task_lr=1e-3,3e-3 energy_weight=1,2 --output runs/rates
     """

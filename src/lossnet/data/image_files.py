@@ -28,6 +28,8 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 _LABELS, _NAMES = "labels.csv", "image"
 #: grey levels that may stand for classes, and the share of pixels that each then has at least
 _MOST_CLASSES, _LEAST_SHARE = 30, 1e-3
+#: how far from black or white a level may be and still be meant as such
+_BESIDE = 32
 _LAYOUT = "images/ and masks/ (or labels.csv), or train/, valid/ and test/ with those two in each"
 
 
@@ -229,7 +231,8 @@ def _read_part(folder: Path, resize: tuple[int, int] | None) -> MaskData:
         pictures.append(_resized(picture, resize))
         shapes.append(mask)
     stacked = _stacked(pictures, list(images.values()))
-    _check_classes(shapes, folder / "masks")
+    if resize is None:  # which makes soft edges
+        _check_classes(shapes, folder / "masks")
     lightest = max(int(mask.max()) for mask in shapes)
     if 0 < lightest <= 127:
         what = f"no mask has foreground: the lightest pixel of all is {lightest}, and foreground is above 127"
@@ -241,7 +244,10 @@ def _check_classes(masks: list[NDArray[np.uint8]], folder: Path) -> None:
     """Raise a DataError for masks of several classes: few levels, none of which is a mere edge."""
     counts = np.sum([np.bincount(mask.ravel(), minlength=256) for mask in masks], axis=0)
     levels = np.flatnonzero(counts)
-    if 2 < len(levels) <= _MOST_CLASSES and counts[levels].min() >= _LEAST_SHARE * counts.sum():
+    # Lossy files have levels beside black and white.
+    pure = (levels < _BESIDE) | (levels > 255 - _BESIDE) if levels[-1] > 127 else levels == 0
+    own = counts[levels[~pure]]
+    if 2 < len(levels) <= _MOST_CLASSES and len(own) and own.min() >= _LEAST_SHARE * counts.sum():
         what = f"masks have {len(levels)} levels ({', '.join(map(str, levels))}), as of several classes"
         advice = (
             "a mask here says of each pixel whether it is foreground; write black and white ones of one class"

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lossnet.build import AUTO, DEFAULT_METHOD, METHODS, check_names, default_loss
+from lossnet.build import AUTO, METHODS, check_names, default_loss, default_method
 from lossnet.data import (
     DataError,
     Embeddings,
@@ -62,7 +62,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 
     Args:
         method: how to train; see ``lossnet methods``.  ``"auto"`` trains several and keeps the one that is
-            best on validation data; see `lossnet.auto`.
+            best on validation data, see `lossnet.auto`; with a ``loss``, rules or an ``energy`` it is the
+            method that these are for.
         loss: of that method; its first by default.
         goal: what predictions are wanted for, which chooses the epoch and decodes: for labels ``"f1"``,
             ``"micro-f1"``, ``"exact-match"`` or ``"hamming"``.
@@ -94,7 +95,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         n_iter_: the number of epochs.
     """
 
-    method: str = DEFAULT_METHOD
+    method: str = AUTO
     loss: str | None = None
     goal: str | None = None
     budget: float = 10.0
@@ -216,8 +217,10 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _method(self, rules: Sequence[Rule]) -> str:
-        """Return the method to train with: ``rules`` where some are given and none is named."""
-        return "rules" if rules and self.method == AUTO else self.method
+        """Return the method to train with: where none is named, the one that what is given is for."""
+        if self.method != AUTO:
+            return self.method
+        return default_method(self.loss, rules=bool(rules), energy=self.energy is not None)
 
     def _run(self, rules: Sequence[Rule] = ()) -> Run:
         method = self._method(rules)
