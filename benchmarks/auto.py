@@ -114,8 +114,8 @@ def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         members = {t: v for t, v in by_title.items() if t != "auto" and v.keys() == own.keys()}
         best = max(members, key=lambda title: statistics.fmean(members[title].values()))
         gaps = [own[seed] - members[best][seed] for seed in sorted(own)]
-        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
-        gap = f"{statistics.fmean(gaps):+.2f} (s.e. {error:.2f})".replace("-", "−")
+        error = f" (s.e. {statistics.stdev(gaps) / len(gaps) ** 0.5:.2f})" if len(gaps) > 1 else ""
+        gap = f"{statistics.fmean(gaps):+.2f}{error}".replace("-", "−")
         figures = [spread(list(own.values())), spread(list(plain.values()))]
         rows.append(
             [data, goal, *figures, f"{best} {spread(list(members[best].values()))}", gap, str(len(own))]

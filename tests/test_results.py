@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import auto
+from benchmarks import auto, small
 from benchmarks.grid import markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -40,6 +40,13 @@ def test_figures_are_those_of_the_runs(page):
     figures = re.findall(r"\d+\.\d+ ± \d+\.\d+", (RESULTS / f"{page}.md").read_text())
     assert figures
     assert [figure for figure in figures if figure not in spreads(runs)] == []
+
+
+def test_the_page_on_small_data_has_the_benchmarks_tables():
+    page, runs = (RESULTS / "small.md").read_text(), (RESULTS / "small.jsonl").read_text()
+    results = [json.loads(line) for line in runs.splitlines()]
+    assert small.tables(results) in page
+    assert small.verdict(results) in page
 
 
 def test_the_page_on_auto_has_the_benchmarks_tables():

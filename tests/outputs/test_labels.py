@@ -84,8 +84,12 @@ def run_on_images(photos, method="cross-entropy", loss="", settings=QUICK, **opt
     return train(Run(str(photos), method, loss, settings, device="cpu", progress=False, **options))
 
 
+#: method rules has tests of its own: it needs some
 ALL = [
-    (name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, MultiLabel(2))
+    (name, loss)
+    for name, spec in METHODS.items()
+    for loss in spec.losses
+    if spec.suits(loss, MultiLabel(2)) and name != "rules"
 ]
 
 

@@ -48,7 +48,12 @@ def archive(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("method", "loss"),
-    [(name, loss) for name, spec in METHODS.items() for loss in spec.losses if spec.suits(loss, Mask())],
+    [
+        (name, loss)
+        for name, spec in METHODS.items()
+        for loss in spec.losses
+        if spec.suits(loss, Mask()) and name != "rules"  # which needs some
+    ],
 )
 def test_every_method_trains_on_masks(archive, method, loss):
     result = train(Run(str(archive), method, loss, QUICK, device="cpu", progress=False))
