@@ -252,6 +252,24 @@ def test_the_crfs_loss_is_the_likelihood_over_all_sequences(energy, batch):
     assert_gradients(gradients(update.loss, energy), gradients(expected, energy))
 
 
+def test_the_crf_chooses_epochs_by_the_probabilities_of_tags(energy, batch):
+    method = CRF(energy, SPACE)
+    (stage,) = method.stages()
+    with torch.no_grad():
+        found = stage.predict(batch.x, batch.mask)
+    for row, truth in enumerate(truths(batch)):
+        alone = Batch(batch.x[row : row + 1, : len(truth)], truth.unsqueeze(0))
+        every = [
+            nn.functional.one_hot(torch.tensor(path), TAGS).double()
+            for path in itertools.product(range(TAGS), repeat=len(truth))
+        ]
+        chances = (-torch.cat([energies_of(energy, alone, [y]) for y in every])).softmax(0)
+        expected = sum(chance * y for chance, y in zip(chances, every, strict=True))
+        torch.testing.assert_close(found[row, : len(truth)], expected)
+        assert not found[row, len(truth) :].any()
+    assert set(method.predict(batch.x, batch.mask).unique().tolist()) == {0.0, 1.0}
+
+
 def test_the_crf_refuses_energies_that_it_cannot_sum():
     with pytest.raises(ValueError, match="one term, a Chain"):
         CRF(chain_energy(1, TagLM(TAGS, 4)), SPACE)

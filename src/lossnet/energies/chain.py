@@ -59,6 +59,18 @@ class Chain(Term):
             total = torch.where(real.unsqueeze(1), longer, total)
         return total.logsumexp(1)
 
+    def marginals(self, prepared: Potentials) -> Tensor:
+        """Return the probability of each tag, ``(batch, length, tags)``, zero on padding.
+
+        They are the derivatives of `log_partition` by the scores of single tags.
+        """
+        local, mask = prepared
+        with torch.enable_grad():
+            local = local.detach().requires_grad_()
+            total = self.log_partition(Potentials(local, mask)).sum()
+        (chances,) = torch.autograd.grad(total, local)
+        return chances * mask.unsqueeze(2)
+
     def viterbi(self, prepared: Potentials) -> Tensor:
         """Return the sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
         local, mask = prepared

@@ -35,7 +35,8 @@ class CRF(Method):
         self.energy = energy
 
     def stages(self) -> tuple[Stage, ...]:
-        return (Stage("energy", ("energy",), self.updates, self.predict),)
+        # A path says nothing of how likely it is, so that its log loss would rank epochs by their errors.
+        return (Stage("energy", ("energy",), self.updates, self.marginals),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
         encoded = self.energy.encode(batch.x)
@@ -44,6 +45,10 @@ class CRF(Method):
 
     def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._chain.viterbi(*self.energy.encode(x))
+
+    def marginals(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the probability of each tag, ``(batch, length, tags)``, by which epochs are chosen."""
+        return self._chain.marginals(*self.energy.encode(x))
 
     @property
     def _chain(self) -> Chain:
