@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.grid import carried_out, finished, markdown, show
 from lossnet import scores
-from lossnet.build import METHODS, default_loss, suits
+from lossnet.build import AUTO, METHODS, default_loss, suits
 from lossnet.data import Examples, LabelTable, Pictures, Sentences, Split, find, stratified_split
 from lossnet.data.registry import entry, read_raw
 from lossnet.decoding import Decision
@@ -80,7 +80,7 @@ def run(output: Path, seeds: int, data_dir: Path | None, jobs: int, methods: Seq
         if small not in there:
             Console(stderr=True).print(f"{small.title}: left out, since {small.source} is not there")
     for seed, small in itertools.product(range(seeds), there):
-        for title in (CONSTANT, LINEAR, *(methods or METHODS)):
+        for title in (CONSTANT, LINEAR, *(methods or (AUTO, *METHODS))):
             known = {"dataset": small.title, "title": title, "seed": seed}
             if _key(known) not in done and _suits(title, small):
                 tasks.append(partial(_work, small, title, seed, data_dir))
@@ -213,13 +213,16 @@ def _course(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _suits(title: str, small: SmallSet) -> bool:
+    """Whether a method is for a set; those that learn from instances without labels find none here."""
     if title in small.without:
         return False
-    return title not in METHODS or suits(title, default_loss(title), small.space)
+    if title not in METHODS:
+        return True
+    return not METHODS[title].method.semi_supervised and suits(title, default_loss(title), small.space)
 
 
 def _settings(title: str) -> dict[str, Any]:
-    return dataclasses.asdict(Settings()) if title in METHODS else {}
+    return dataclasses.asdict(Settings()) if title in METHODS or title == AUTO else {}
 
 
 def _key(result: dict[str, Any]) -> tuple[Any, ...]:
@@ -239,7 +242,7 @@ def _work(small: SmallSet, title: str, seed: int, data_dir: Path | None) -> dict
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the remarks
         named = write(small, seed, Path(folder), data_dir)
-        if title not in METHODS:
+        if title in (CONSTANT, LINEAR):
             return {**known, **_baseline(small, title, named)}
         result, _, data = carry_out(Run(method=title, seed=seed, **named))
     expected = data_remarks(data)

@@ -123,6 +123,7 @@ class _Trial:
             "settings": {name: value for name, value in changes.items() if value != defaults[name]},
             "metric": metric_name,
             "score": self.score,
+            "scores": self.scores,
             "error": statistics.stdev(self.scores) / len(self.scores) ** 0.5 if several else None,
             "metrics": self.fitted.metrics,
             "best_epoch": self.fitted.stages[-1]["best_epoch"],

@@ -18,6 +18,7 @@ def result(seed, chosen="stack, shallow", f1=(0.5, 0.6)):
             "loss": "none",
             "settings": {},
             "score": 0.1,
+            "scores": [0.1],
             "best_epoch": 1,
             "steps": 3,
             "cut": False,
