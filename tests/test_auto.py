@@ -42,6 +42,9 @@ def fake(scores, seconds=0.0, calls=None, model=None):
         def __init__(self, data):
             self.task, self.decision = data.task, lossnet.decoding.Decision(goal="f1")
 
+        def probabilities(self, data, device="cpu"):
+            return torch.zeros(len(data), 3), None
+
         def save(self, folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -63,6 +66,12 @@ def fake(scores, seconds=0.0, calls=None, model=None):
     return fit
 
 
+@pytest.fixture
+def unblended(monkeypatch):
+    """Models whose figures are told cannot be averaged."""
+    monkeypatch.setattr(auto._Contest, "blend", lambda contest: None)
+
+
 SCORES = {
     "cross-entropy": 0.5,
     "cross-entropy, shallow": 0.6,
@@ -73,6 +82,7 @@ SCORES = {
 }
 
 
+@pytest.mark.usefixtures("unblended")
 def test_the_best_on_validation_data_is_chosen_with_the_network_that_suits():
     calls = []
     with pytest.warns(TrainingWarning, match="of stack, shallow") as told:
@@ -87,8 +97,9 @@ def test_the_best_on_validation_data_is_chosen_with_the_network_that_suits():
     json.dumps(choice)
 
 
+@pytest.mark.usefixtures("unblended")
 def test_few_validation_data_are_not_trusted():
-    """The best three on 50 instances are compared on five parts, and the order changes."""
+    """Members are compared on five parts, and the order changes."""
     scores = {**SCORES, "stack, shallow": [0.7, 0.1, 0.1, 0.1, 0.1]}
     calls = []
     with pytest.warns(TrainingWarning):
@@ -96,17 +107,25 @@ def test_few_validation_data_are_not_trusted():
     assert choice["chosen"] == "cross-entropy (soft-f1), shallow"
     assert choice["folds"] == 5
     again = calls[6:]
-    assert len(again) == 4 * 3
-    assert {name for name, *_ in again} == {
-        "stack, shallow",
-        "cross-entropy (soft-f1), shallow",
-        "cross-entropy, shallow",
-    }
+    assert sorted(name for name, *_ in again) == sorted(4 * [*SCORES])
     assert all(train + valid == 200 and 30 < valid < 60 for _, train, valid in calls)
     found = {one["name"]: one for one in choice["candidates"]}
     assert found["stack, shallow"]["score"] == pytest.approx(0.22)
     assert found["stack, shallow"]["error"] == pytest.approx(0.12)
-    assert found["seal, shallow"]["error"] is None
+    assert len(found["seal, shallow"]["scores"]) == 5
+
+
+@pytest.mark.usefixtures("unblended")
+def test_the_best_are_compared_if_there_is_no_time_for_all(monkeypatch):
+    now = iter(range(10000))
+    monkeypatch.setattr(auto.time, "monotonic", lambda: float(next(now)))
+    calls = []
+    with pytest.warns(TrainingWarning):
+        choice = auto.choose(run(budget=0.5), made(200, 50), fake(SCORES, calls=calls)).choice
+    counts = {one["name"]: len(one["scores"]) for one in choice["candidates"]}
+    compared = [name for name, count in counts.items() if count > 1]
+    assert set(compared) == set(sorted(SCORES, key=SCORES.get)[-3:])
+    assert auto.sentence(choice).count("cross-entropy (soft-f1), shallow")
 
 
 def test_parts_that_are_held_out_are_disjoint_and_complete():
@@ -128,6 +147,7 @@ def test_weights_go_with_their_rows():
         assert (own[-50:] == 1).all()
 
 
+@pytest.mark.usefixtures("unblended")
 def test_what_diverges_is_left_out():
     scores = {**SCORES, "stack, shallow": NonFiniteLoss("loss nan")}
     with pytest.warns(TrainingWarning):
@@ -138,6 +158,7 @@ def test_what_diverges_is_left_out():
         auto.choose(run(), made(), fake(dict.fromkeys(SCORES, NonFiniteLoss("loss inf"))))
 
 
+@pytest.mark.usefixtures("unblended")
 def test_the_budget_ends_training_and_leaves_out_the_rest(monkeypatch):
     now = iter(range(0, 10000, 41))
     monkeypatch.setattr(auto.time, "monotonic", lambda: float(next(now)))
@@ -165,16 +186,70 @@ def test_a_lower_loss_is_better():
         "metric": "hamming_loss_tuned",
         "folds": 5,
         "candidates": [
-            {"name": name, "score": score} for name, score in [("c", 0.3), ("a", 0.1), ("b", 0.2)]
+            {"name": name, "scores": 5 * [score]} for name, score in [("c", 0.3), ("a", 0.1), ("b", 0.2)]
         ],
     }
     assert auto.sentence(choice).endswith("0.1000 on 5 held-out parts; next is b with 0.2000")
 
 
-def test_a_run_of_auto_is_a_run(tmp_path):
+def quiet(run, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        result = train(run(output=tmp_path / "run"), made())
+        return train(run, data)
+
+
+@pytest.mark.parametrize("valid", [250, 60])
+def test_the_best_members_are_averaged(tmp_path, monkeypatch, valid):
+    """The blend is a model like any other: measured, saved, loaded; it averages calibrated probabilities."""
+    monkeypatch.setattr(auto._Contest, "best", lambda contest: contest.blended or contest.trials[0])
+    seen = []
+    make = lossnet.Model.blend
+    monkeypatch.setattr(
+        lossnet.Model, "blend", lambda models, settings: seen.extend(models) or make(models, settings)
+    )
+    data = made(400 if valid == 250 else 200, valid)
+    result = quiet(run(output=tmp_path / "run"), data)
+    (blend,) = (one for one in result["choice"]["candidates"] if one["name"] == "blend")
+    assert result["choice"]["chosen"] == "blend"
+    assert len(blend["members"]) == len(seen) == 3
+    assert len(blend["scores"]) == (1 if valid == 250 else 5)
+    assert result["stages"][0]["stage"].split(":")[0] == blend["members"][0]
+    ranked = sorted(result["choice"]["candidates"][:-1], key=lambda one: -one["score"])
+    assert blend["members"] == [one["name"] for one in ranked[:3]]
+    model = lossnet.load(tmp_path / "run")
+    assert model.names == ("blend", "none")
+    x = data.valid.x
+    mean = np.mean([one.predict_proba(x) for one in seen], axis=0)
+    wanted = model.calibration(model.method.space, torch.from_numpy(mean)).numpy()
+    np.testing.assert_allclose(model.predict_proba(x), wanted, atol=1e-6)
+    measured = model.measure(data.valid)
+    assert measured["f1_expected"] == pytest.approx(result["metrics"]["valid"]["f1_expected"])
+    assert model.method.feed_forward
+    assert not [name for name in model.method.state_dict() if "energy" in name]
+
+
+@pytest.mark.parametrize(
+    ("member", "blend", "chosen"),
+    [
+        ([0.6], [0.5], "member"),
+        ([0.5], [0.5], "member"),
+        ([0.4], [0.5], "blend"),
+        ([0.6, 0.5, 0.4], [0.5, 0.5, 0.44], "blend"),
+        ([0.6, 0.6, 0.6], [0.5, 0.5, 0.55], "member"),
+        ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], "member"),
+    ],
+)
+def test_the_blend_is_preferred_where_parts_of_the_data_disagree(member, blend, chosen):
+    data = made()
+    fitted = fake({"cross-entropy": 0.5})(dataclasses.replace(run(), method="cross-entropy"), data, None)
+    contest = auto._Contest(run(goal="f1"), data, None, None)
+    contest.trials = [auto._Trial(auto.Member("cross-entropy", "none"), member, fitted, 1.0)]
+    contest.blended = auto._Trial(auto.Member("blend", "none"), blend, fitted, 1.0, blended=("a", "b"))
+    assert contest.best() is (contest.trials[0] if chosen == "member" else contest.blended)
+
+
+def test_a_run_of_auto_is_a_run(tmp_path):
+    result = quiet(run(output=tmp_path / "run"), made())
     assert (result["method"], result["goal"]) == ("auto", "f1")
     chosen = result["choice"]["chosen"]
     (best,) = (one for one in result["choice"]["candidates"] if one["name"] == chosen)

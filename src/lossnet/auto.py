@@ -4,9 +4,11 @@ Cross-entropy is trained first, with each of the networks that the kind of input
 is then trained by every other method and loss that has a place in the portfolio (`MethodSpec.portfolio`).
 Each is calibrated and decoded for the goal, and the best on validation data is the model.
 
-Where validation instances are few, chance would choose: the best three are then trained on other divisions
-of training and validation instances too, and their means are compared.  The model is always one that was
-trained on the division that was asked for.
+The average of the probabilities of the best three, a blend, takes part too, without training of its own.
+
+Where validation instances are few, chance would choose: members are then trained on other divisions of
+training and validation instances too, and their means are compared.  The blend is then chosen unless one is
+better by a standard error.  Models are always those that were trained on the division that was asked for.
 
 Time is limited: when the budget is spent, training in progress ends with the best epoch so far, and the
 members that are left are not tried.  The cheap ones come first.
@@ -26,14 +28,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from lossnet.build import METHODS, suits
 from lossnet.data.examples import concatenated
-from lossnet.files import write_json
+from lossnet.decoding import Decision, calibrate
+from lossnet.files import write_bytes, write_json
 from lossnet.loading import Loaded
-from lossnet.model import Model
-from lossnet.remarks import TrainingWarning
+from lossnet.model import BLEND, Model
+from lossnet.remarks import TrainingWarning, data_remarks
 from lossnet.scores import metric
 from lossnet.settings import Settings
 from lossnet.training import CheckpointError, NonFiniteLoss
@@ -45,12 +51,14 @@ __all__ = ["FEW", "Member", "choose", "portfolio", "sentence"]
 
 #: the folder of members that have ended, in that of an unfinished run
 CANDIDATES = "candidates"
+#: a member's predictions for other divisions of the data, in its folder
+HELD_OUT = "held_out.safetensors"
 #: fewer validation instances than these choose by cross-validation
 FEW = 200
-#: divisions of the data that the best members are then compared on, the given one included
+#: divisions of the data that members are then compared on, the given one included
 FOLDS = 5
-#: how many those are
-FINALISTS = 3
+#: members that a blend averages
+BLENDED = 3
 
 #: trains a run on data, with weights of instances
 Fit = Callable[["Run", Loaded, NDArray[Any] | None], "Fitted"]
@@ -77,7 +85,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        own = METHODS[self.method].default_loss
+        own = METHODS[self.method].default_loss if self.method in METHODS else self.loss
         loss = "" if self.loss == own else f" ({self.loss})"
         return f"{self.method}{loss}{', ' * bool(self.variant)}{self.variant}"
 
@@ -96,13 +104,18 @@ class Member:
 
 @dataclass
 class _Trial:
-    """A member, what it reached on each division of the data, and the model of the first."""
+    """A member, what it reached on each division of the data, and the model of the first.
+
+    ``held_out`` are its calibrated predictions for the validation instances of the other divisions.
+    """
 
     member: Member
     scores: list[float]
     fitted: Fitted
     seconds: float
     cut: bool = False
+    held_out: list[Tensor] = field(default_factory=list)
+    blended: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
@@ -111,20 +124,20 @@ class _Trial:
 
     def record(self, run: Run, metric_name: str) -> dict[str, Any]:
         """Return what ``result.json`` says of the trial."""
-        several = len(self.scores) > 1
-        settings = self.member.run(run).settings
+        settings = run.settings if self.blended else self.member.run(run).settings
         assert settings is not None
         changes = dataclasses.asdict(settings)
         defaults = dataclasses.asdict(Settings())
         return {
             "name": self.member.name,
+            "members": list(self.blended),
             "method": self.member.method,
             "loss": self.member.loss,
             "settings": {name: value for name, value in changes.items() if value != defaults[name]},
             "metric": metric_name,
             "score": self.score,
             "scores": self.scores,
-            "error": statistics.stdev(self.scores) / len(self.scores) ** 0.5 if several else None,
+            "error": _error(self.scores),
             "metrics": self.fitted.metrics,
             "best_epoch": self.fitted.stages[-1]["best_epoch"],
             "steps": self.fitted.steps,
@@ -179,6 +192,7 @@ def choose(run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None = None
     best = contest.best().member
     contest.enter([dataclasses.replace(one, variant=best.variant, changes=best.changes) for one in others])
     contest.compare()
+    contest.blend()
     return contest.outcome()
 
 
@@ -188,7 +202,8 @@ class _Contest:
     def __init__(self, run: Run, data: Loaded, fit: Fit, weights: NDArray[Any] | None) -> None:
         self.run, self.data, self.fit, self.weights = run, data, fit, weights
         self.folds = [*_folds(data, weights, run.seed)]
-        self.finalists: list[_Trial] = []
+        self.rivals: list[_Trial] = []
+        self.blended: _Trial | None = None
         self.trials: list[_Trial] = []
         self.skipped: list[dict[str, str]] = []
 
@@ -210,31 +225,60 @@ class _Contest:
             raise NonFiniteLoss("; ".join(f"{one['name']}: {one['why']}" for one in self.skipped))
 
     def compare(self) -> None:
-        """Train the best members on the other divisions of the data, if there are any."""
-        if not self.folds:
-            return
-        self.finalists = self._ranked(self.trials)[:FINALISTS]
+        """Train members on the other divisions of the data: all, or the best that there is time for."""
+        self.rivals = self._ranked(self.trials)
+        while len(self.rivals) > BLENDED and len(self.folds) * self._cost(self.rivals) > self._left():
+            self.rivals.pop()
         for place, (fold, weights) in enumerate(self.folds, start=2):
-            for trial in self.finalists:
-                # A division counts for all finalists or for none.
+            for trial in self.rivals:
+                # A division counts for all rivals or for none.
                 if len(trial.scores) < place and self._left() > 0:
                     self._score_on(trial, fold, weights)
-        least = min(len(trial.scores) for trial in self.finalists)
-        for trial in self.finalists:
-            del trial.scores[least:]
+        least = min(len(trial.scores) for trial in self.rivals)
+        for trial in self.rivals:
+            del trial.scores[least:], trial.held_out[least - 1 :]
+
+    def _cost(self, trials: Sequence[_Trial]) -> float:
+        """Return how many seconds trials take on one division."""
+        return sum(trial.seconds / len(trial.scores) for trial in trials)
+
+    def blend(self) -> None:
+        """Enter the average of the best members' probabilities."""
+        members = self._ranked(self.rivals)[:BLENDED]
+        if len(members) < 2:
+            return
+        from lossnet.run import decided, find_device
+
+        started, settings = time.monotonic(), self.run.settings
+        assert settings is not None
+        model = Model.blend([trial.fitted.model for trial in members], settings)
+        metrics, remarks = decided(model, self.data, find_device(self.run.device))
+        fitted = _joined(members, model, metrics, [*data_remarks(self.data), *remarks])
+        scores = [self._score(fitted)]
+        for (fold, _), *held_out in zip(self.folds, *(one.held_out for one in members), strict=False):
+            scores.append(self._score_of(model, fold, torch.stack(held_out).mean(0)))
+        names = tuple(trial.member.name for trial in members)
+        self.blended = _Trial(Member(*BLEND), scores, fitted, time.monotonic() - started, blended=names)
 
     def best(self) -> _Trial:
-        """Return the trial with the best score; of equal ones, the first."""
-        return self._ranked(self.finalists or self.trials)[0]
+        """Return the best trial; of equal ones, the first.
+
+        On several divisions, the blend is the best unless another trial is better by at least the standard
+        error of the difference.
+        """
+        best, blend = self._ranked(self.rivals or self.trials)[0], self.blended
+        if blend is None:
+            return best
+        gaps = [self._sign * (one - own) for one, own in zip(best.scores, blend.scores, strict=True)]
+        return best if statistics.fmean(gaps) >= (_error(gaps) or 0) else blend
 
     def _ranked(self, trials: Sequence[_Trial]) -> list[_Trial]:
-        sign = -1 if metric(self._metric(trials[0].fitted)).higher_is_better is False else 1
-        return sorted(trials, key=lambda trial: -sign * trial.score)
+        return sorted(trials, key=lambda trial: -self._sign * trial.score)
 
     def outcome(self) -> Fitted:
         """Return the best member's model, with a record of all."""
         best = self.best()
-        fitted = best.fitted
+        fitted, tried = best.fitted, [*self.trials, *([self.blended] if self.blended else [])]
         record = {
             "goal": self.run.goal,
             "metric": self._metric(fitted),
@@ -242,7 +286,7 @@ class _Contest:
             "chosen": best.member.name,
             "method": best.member.method,
             "loss": best.member.loss,
-            "candidates": [trial.record(self.run, self._metric(trial.fitted)) for trial in self.trials],
+            "candidates": [trial.record(self.run, self._metric(trial.fitted)) for trial in tried],
             "skipped": self.skipped,
         }
         for remark in fitted.remarks:
@@ -250,11 +294,25 @@ class _Contest:
         seconds = round(sum(trial.seconds for trial in self.trials), 2)
         return dataclasses.replace(fitted, choice=record, seconds=seconds)
 
+    @property
+    def _sign(self) -> int:
+        """1 if a higher score is better, else −1."""
+        return -1 if metric(self._metric(self.trials[0].fitted)).higher_is_better is False else 1
+
     def _metric(self, fitted: Fitted) -> str:
         return fitted.model.task.output.goal_metric(fitted.model.decision)
 
     def _score(self, fitted: Fitted) -> float:
         return fitted.metrics["valid"][self._metric(fitted)]
+
+    def _score_of(self, model: Model, data: Loaded, relaxed: Tensor) -> float:
+        """Return the score of validation predictions ``(instances, *event)`` that the model did not make."""
+        space, output = model.method.space, model.task.output
+        _, truth = model.probabilities(data.valid)
+        assert truth is not None
+        relaxed = calibrate(space, relaxed, truth)(space, relaxed)
+        decision = output.decide(space, relaxed, truth, Decision(goal=self.run.goal))
+        return output.meter(decision).measure(relaxed, truth)[output.goal_metric(decision)]
 
     def _left(self) -> float:
         """Return how many seconds of the budget are left."""
@@ -285,7 +343,9 @@ class _Contest:
         run = dataclasses.replace(trial.member.run(self.run), output=None, resume=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)
-            trial.scores.append(self._score(self.fit(run, fold, weights)))
+            fitted = self.fit(run, fold, weights)
+        trial.scores.append(self._score(fitted))
+        trial.held_out.append(fitted.model.probabilities(fold.valid)[0])
         trial.seconds += time.monotonic() - started
         self._save(trial)
 
@@ -318,6 +378,8 @@ class _Contest:
             "fitted": {name: getattr(trial.fitted, name) for name in kept},
         }
         write_json(folder / "trial.json", content)
+        held_out = {str(place): one.contiguous() for place, one in enumerate(trial.held_out)}
+        write_bytes(folder / HELD_OUT, save(held_out))
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def _restored(self, member: Member) -> _Trial | None:
@@ -333,7 +395,9 @@ class _Contest:
         from lossnet.run import Fitted
 
         fitted = Fitted(Model.from_files(files, self.run.own), **content["fitted"])
-        return _Trial(member, content["scores"], fitted, content["seconds"], content["cut"])
+        stored = load_file(folder / HELD_OUT)
+        held_out = [stored[str(place)] for place in range(len(stored))]
+        return _Trial(member, content["scores"], fitted, content["seconds"], content["cut"], held_out)
 
 
 def _folds(
@@ -354,18 +418,56 @@ def _folds(
             yield dataclasses.replace(data, train=train, valid=valid, test=data.train.take([])), own
 
 
+def _joined(
+    trials: Sequence[_Trial], model: Model, metrics: dict[str, dict[str, float]], remarks: list[str]
+) -> Fitted:
+    """Return what is known of the training of several members as that of a model of all of them."""
+    named = [(trial.member.name, trial.fitted) for trial in trials]
+
+    def told(entries: str) -> list[dict[str, Any]]:
+        return [
+            {**entry, "stage": f"{name}: {entry['stage']}"}
+            for name, fitted in named
+            for entry in getattr(fitted, entries)
+        ]
+
+    steps = sum(fitted.steps for _, fitted in named)
+    first = trials[0].fitted
+    return dataclasses.replace(
+        first,
+        model=model,
+        metrics=metrics,
+        history=told("history"),
+        stages=told("stages"),
+        remarks=remarks,
+        steps=steps,
+    )
+
+
+def _error(values: Sequence[float]) -> float | None:
+    """Return the standard error of a mean, None of a single value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+
+
 def sentence(choice: Mapping[str, Any]) -> str:
     """Return one line about what was chosen, and by how much.
 
-    >>> candidates = [{"name": "cross-entropy", "score": 0.5}, {"name": "stack", "score": 0.52}]
+    >>> candidates = [{"name": "cross-entropy", "scores": [0.5]}, {"name": "stack", "scores": [0.52]}]
     >>> sentence({"chosen": "stack", "metric": "f1_expected", "folds": 1, "candidates": candidates})
     'auto chose stack: f1_expected 0.5200 on validation data; next is cross-entropy with 0.5000'
     """
-    scores = {one["name"]: one["score"] for one in choice["candidates"]}
-    sign = -1 if metric(choice["metric"]).higher_is_better is False else 1
+    folds, sign = choice["folds"], -1 if metric(choice["metric"]).higher_is_better is False else 1
+    # Scores on fewer parts of the data are not comparable.
+    means = {
+        one["name"]: statistics.fmean(one["scores"])
+        for one in choice["candidates"]
+        if len(one["scores"]) == folds
+    }
     others = sorted(
-        (name for name in scores if name != choice["chosen"]), key=lambda name: -sign * scores[name]
+        (name for name in means if name != choice["chosen"]), key=lambda name: -sign * means[name]
     )
-    where = "validation data" if choice["folds"] == 1 else f"{choice['folds']} held-out parts"
-    line = f"auto chose {choice['chosen']}: {choice['metric']} {scores[choice['chosen']]:.4f} on {where}"
-    return line + (f"; next is {others[0]} with {scores[others[0]]:.4f}" if others else "")
+    (chosen,) = (one for one in choice["candidates"] if one["name"] == choice["chosen"])
+    blended = f" ({'; '.join(chosen['members'])})" if chosen.get("members") else ""
+    where = "validation data" if folds == 1 else f"{folds} held-out parts"
+    line = f"auto chose {chosen['name']}{blended}: {choice['metric']} {means[chosen['name']]:.4f} on {where}"
+    return line + (f"; next is {others[0]} with {means[others[0]]:.4f}" if others else "")

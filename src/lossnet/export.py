@@ -32,7 +32,6 @@ from torch import Tensor, nn
 
 import lossnet
 from lossnet.files import write_bytes
-from lossnet.methods import TaskNetMethod
 from lossnet.model import Model
 from lossnet.spaces import Batch
 
@@ -63,10 +62,10 @@ def export(model: Model, path: Path | str) -> float:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file")
-    if not isinstance(model.method, TaskNetMethod):
+    if not model.method.feed_forward:
         what = f"{model.names[0]} predicts by a search, not by one forward pass"
         raise ValueError(
-            f"{what}; train a task net to export it (cross-entropy, seal, implicit, infnet-plus)"
+            f"{what}; train a task net to export it (cross-entropy, stack, seal, implicit, infnet-plus)"
         )
     if not model.task.input.exported_name:
         raise ValueError(f"models of {model.task.input.summary} cannot be exported")

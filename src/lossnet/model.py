@@ -24,7 +24,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,7 @@ from lossnet.data import Dataset
 from lossnet.data.readers.text import Unknown
 from lossnet.decoding import Calibration, Decision, calibrate
 from lossnet.energies import Energy
-from lossnet.methods import Method
+from lossnet.methods import Blend, Method
 from lossnet.own import Factory, OwnParts
 from lossnet.prediction import Predictor
 from lossnet.settings import Settings
@@ -56,6 +56,10 @@ __all__ = ["Model", "ModelError", "load", "load_energy"]
 FORMAT = 4
 DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
 CHECKSUMS = "sha256"
+#: names of the method and loss of an average of models
+BLEND = ("blend", "none")
+#: members that a blend has at most
+_MOST_MEMBERS = 16
 
 
 class ModelError(ValueError):
@@ -73,6 +77,7 @@ class Model(Predictor):
         task: the kinds of its inputs and outputs.
         decision: what validation data have chosen for decoding.
         calibration: of the networks' outputs, fitted on validation data.
+        members: names and settings of the methods that a `Blend` averages.
     """
 
     method: Method
@@ -81,6 +86,15 @@ class Model(Predictor):
     task: Task
     decision: Decision = field(default_factory=Decision)
     calibration: Calibration = field(default_factory=Calibration)
+    members: tuple[tuple[tuple[str, str], Settings], ...] = ()
+
+    @classmethod
+    def blend(cls, models: Sequence[Model], settings: Settings) -> Model:
+        """Return a model that averages the probabilities of models of one task; `decide` calibrates it."""
+        first = models[0]
+        method = Blend([model.method for model in models], [model.calibration for model in models])
+        members = tuple((model.names, model.settings) for model in models)
+        return cls(method, BLEND, settings, first.task, Decision(goal=first.decision.goal), members=members)
 
     def probabilities(
         self, data: Dataset, device: torch.device | str = "cpu"
@@ -148,6 +162,15 @@ class Model(Predictor):
             "decision": dataclasses.asdict(self.decision),
             **description,
         }
+        if isinstance(self.method, Blend):
+            content["members"] = [
+                {
+                    "names": names,
+                    "settings": dataclasses.asdict(settings),
+                    "calibration": dataclasses.asdict(own),
+                }
+                for (names, settings), own in zip(self.members, self.method.calibrations, strict=True)
+            ]
         content[CHECKSUMS] = {DESCRIPTION: _digest(content), **{n: _sha256(b) for n, b in files.items()}}
         return {DESCRIPTION: json.dumps(content, indent=1).encode(), **files}
 
@@ -159,6 +182,8 @@ class Model(Predictor):
         """
         with _errors_about("the model"):
             model = _restored(files, own or OwnParts())
+            if model.members:
+                return model
             with torch.random.fork_rng([]):
                 method = build(*model.names, model.settings, model.task)
             weights = dict(model.method.state_dict())
@@ -258,8 +283,17 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             what = f"its {part} is of your own, and a folder holds no code"
             raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
     task = Task.from_state(content, kept, own)
+    members = tuple(
+        ((str(one["names"][0]), str(one["names"][1])), Settings.of(one["settings"]))
+        for one in content.get("members", ())[:_MOST_MEMBERS]
+    )
     with torch.device("meta"):
-        method = build(*names, settings, task)
+        if members:
+            built = [build(*own_names, own_settings, task) for own_names, own_settings in members]
+            scales = [_calibration(one, built[0].space) for one in content["members"]]
+            method: Method = Blend(built, scales)
+        else:
+            method = build(*names, settings, task)
     networks = dict(method.named_children())
     if only is not None and only not in networks:
         raise ModelError(f"{names[0]} trains without an {only}")
@@ -274,7 +308,7 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
     for name, _ in list(method.named_buffers(recurse=False)):
         delattr(method, name)
-    return Model(method, names, settings, task, *_chosen(content, method.space))
+    return Model(method, names, settings, task, *_chosen(content, method.space), members)
 
 
 def _content(text: bytes) -> dict[str, Any]:
@@ -298,22 +332,24 @@ def _content(text: bytes) -> dict[str, Any]:
 
 def _chosen(content: Mapping[str, Any], space: Space) -> tuple[Decision, Calibration]:
     """Return the decision and calibration of a folder; raise a ValueError for those that cannot be."""
-    decision, calibration = (
-        Decision(**_fields(content, "decision")),
-        Calibration(**_fields(content, "calibration")),
-    )
-    sizes = {1, space.labels} if isinstance(space, MultiLabel) else {1}
-    thresholds = decision.threshold, *decision.label_thresholds
-    for name, values, most in (("scales", calibration.scales, math.inf), ("thresholds", thresholds, 1)):
-        if any(type(value) not in (int, float) or not 0 <= value <= most for value in values):
-            raise ValueError(f"{name} must be numbers from 0{' to 1' * (most == 1)}, not {values!r}")
-    for name, values in (
-        ("scales", calibration.scales),
-        ("label thresholds", decision.label_thresholds or (0.5,)),
-    ):
-        if len(values) not in sizes:
-            raise ValueError(f"{name} must be one, or one for each label, not {len(values)}")
-    return decision, calibration
+    decision = Decision(**_fields(content, "decision"))
+    _check_numbers("thresholds", (decision.threshold,), space, 1)
+    _check_numbers("label thresholds", decision.label_thresholds or (0.5,), space, 1)
+    return decision, _calibration(content, space)
+
+
+def _calibration(content: Mapping[str, Any], space: Space) -> Calibration:
+    calibration = Calibration(**_fields(content, "calibration"))
+    _check_numbers("scales", calibration.scales, space, math.inf)
+    return calibration
+
+
+def _check_numbers(name: str, values: tuple[float, ...], space: Space, most: float) -> None:
+    """Raise a ValueError for what is not one number up to ``most``, or one for each label."""
+    if any(type(value) not in (int, float) or not 0 <= value <= most for value in values):
+        raise ValueError(f"{name} must be numbers from 0{' to 1' * (most == 1)}, not {values!r}")
+    if len(values) not in ({1, space.labels} if isinstance(space, MultiLabel) else {1}):
+        raise ValueError(f"{name} must be one, or one for each label, not {len(values)}")
 
 
 def _fields(content: Mapping[str, Any], part: str) -> dict[str, Any]:

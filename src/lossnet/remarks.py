@@ -16,6 +16,7 @@ from lossnet.decoding import Decision
 from lossnet.linear import LinearModel
 from lossnet.loading import Loaded
 from lossnet.model import Model
+from lossnet.training.trainer import counted
 
 __all__ = ["TrainingWarning", "comparison_remarks", "data_remarks", "stage_remarks"]
 
@@ -77,12 +78,10 @@ def stage_remarks(stages: Sequence[Mapping[str, Any]], monitor: str) -> list[str
     return found
 
 
-def comparison_remarks(
-    model: Model, data: Loaded, relaxed: Tensor, truth: Tensor, constant: float
-) -> list[str]:
+def comparison_remarks(model: Model, data: Loaded, relaxed: Tensor, truth: Tensor) -> list[str]:
     """Return what a trained model should be better than, and is not, on validation data.
 
-    That is the best ``constant`` prediction, see `lossnet.scores.best_constant`, and, where training data are
+    That is the best constant prediction, see `lossnet.scores.best_constant`, and, where training data are
     few, logistic regression.  The model's predictions are ``relaxed``, ``(instances, *event)``.  It was
     chosen among epochs on these very data, so it should be better by a standard error.
 
@@ -94,9 +93,9 @@ def comparison_remarks(
     >>> method = build("cross-entropy", "none", Settings(), data.task)
     >>> model = Model(method, ("cross-entropy", "none"), Settings(), data.task)
     >>> truth = rows.batch(torch.arange(8)).y
-    >>> for line in comparison_remarks(model, data, torch.tensor([[0.9, 0.1]] * 8), truth, constant=0.8334):
+    >>> for line in comparison_remarks(model, data, torch.tensor([[0.9, 0.1]] * 8), truth):
     ...     print(line.split(";")[0])
-    on validation data it is no better than the same prediction for all (f1 0.8333, against 0.8334)
+    on validation data it is no better than the same prediction for all (f1 0.8333, against 0.8333)
     on validation data it is no better than logistic regression (f1 0.8333, against 1.0000)
     """
     output, space = model.task.output, model.method.space
@@ -115,6 +114,7 @@ def comparison_remarks(
 
     own = output.meter(model.decision).measure(relaxed, truth)[goal]
     advice = "try method cross-entropy, another learning rate, or more data"
+    constant = scores.best_constant(space, [truth], name, counted(data.train, truth.device))
     compare("the same prediction for all", constant, scores.standard_error(constant, len(truth)), advice)
     if LinearModel.is_cheap(data.train):
         linear = LinearModel(data.train, space).predict(data.valid).to(relaxed)

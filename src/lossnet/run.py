@@ -45,6 +45,7 @@ __all__ = [
     "Run",
     "TrainingWarning",
     "carry_out",
+    "decided",
     "find_device",
     "fit",
     "read",
@@ -373,19 +374,29 @@ def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) ->
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:
     """Calibrate a trained model on valid; measure it there and, where it has labels, on test."""
-    started, device, output = time.monotonic(), trainer.device, model.task.output
-    relaxed, truth = model.decide(data.valid, device)
-    metrics = {"valid": output.meter(model.decision).measure(relaxed, truth)}
-    remarks = [*data_remarks(data), *stage_remarks(trainer.stages, trainer.monitor)]
-    remarks += comparison_remarks(model, data, relaxed, truth, trainer.state.constant)
+    started = time.monotonic()
+    metrics, compared = decided(model, data, trainer.device)
+    remarks = [*data_remarks(data), *stage_remarks(trainer.stages, trainer.monitor), *compared]
     for remark in remarks:
         warnings.warn(remark, TrainingWarning, stacklevel=2)
-    if data.test.target is None or (len(data.test) and data.test.target.is_empty):
+    if "test" not in metrics and (data.test.target is None or len(data.test)):
         warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
-    elif len(data.test):
-        metrics["test"] = model.measure(data.test, device)
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.stages, remarks, trainer.steps_taken, seconds)
+
+
+def decided(
+    model: Model, data: Loaded, device: torch.device | str
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Calibrate a model on valid, and choose how it decodes.
+
+    Return its metrics on valid and, where it has labels, on test, and remarks on what it is no better than.
+    """
+    relaxed, truth = model.decide(data.valid, device)
+    metrics = {"valid": model.task.output.meter(model.decision).measure(relaxed, truth)}
+    if len(data.test) and data.test.target is not None and not data.test.target.is_empty:
+        metrics["test"] = model.measure(data.test, device)
+    return metrics, comparison_remarks(model, data, relaxed, truth)
 
 
 def identity_of(data: Loaded) -> dict[str, str]:

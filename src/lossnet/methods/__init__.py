@@ -20,6 +20,7 @@ from lossnet.methods import (
     stack,
 )
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
+from lossnet.methods.blend import Blend
 from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
@@ -42,6 +43,7 @@ __all__ = [
     "SEAL",
     "SPECS",
     "SPEN",
+    "Blend",
     "CostNet",
     "CrossEntropy",
     "EnergyMethod",

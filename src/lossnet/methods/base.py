@@ -78,6 +78,8 @@ class Method(nn.Module):
     total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
     #: whether it learns from instances without labels too; others never see those
     semi_supervised: ClassVar[bool] = False
+    #: whether prediction is forward passes alone, without a search; a subclass has to say so itself
+    feed_forward: bool = False
     #: whether replicas of the method can be trained together; a subclass has to say so itself
     stackable: ClassVar[bool] = False
     #: paths of the numbers that may differ between such replicas
@@ -104,6 +106,7 @@ class TaskNetMethod(Method):
     """A method whose task net predicts in one forward pass."""
 
     predictors = ("task_net",)
+    feed_forward = True
 
     def __init__(self, task_net: nn.Module, space: Space) -> None:
         super().__init__()

@@ -49,6 +49,7 @@ class Stack(Method):
     """
 
     predictors = ("members", "correction")
+    feed_forward = True
 
     def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
         super().__init__()

@@ -13,13 +13,15 @@ class Progress:
     """A progress bar per epoch with losses, gradient norms and the validation metric."""
 
     def __init__(self, shown: bool = True) -> None:
+        console = Console(stderr=True)
+        shown = shown and (console.is_terminal or console.is_jupyter)  # a file would get empty lines
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[values]}"),
-            console=Console(stderr=True),
+            console=console,
             disable=not shown,
             transient=True,
         )

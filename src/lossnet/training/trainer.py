@@ -417,14 +417,23 @@ def _best_constant(trainer: Trainer, train: Dataset, valid: Dataset) -> float:
 
     Training data whose outputs cannot be read without inputs are left alone: those of validation serve.
     """
-    truths, seen = [valid.batch(rows).y for rows in torch.arange(len(valid)).split(512)], None
+    truths = [valid.batch(rows).y for rows in torch.arange(len(valid)).split(512)]
     if not all(isinstance(truth, torch.Tensor) for truth in truths):
         return -math.inf
-    target = getattr(train, "target", None)
-    if isinstance(target, Target):
-        some = torch.arange(len(train))[:: 1 + len(train) // _COUNTED]
-        seen = [target.batch(rows).to(truths[0].device) for rows in some.split(512)]
+    seen = counted(train, truths[0].device)
     return scores.best_constant(trainer.method.space, truths, trainer.monitor, seen)
+
+
+def counted(train: Dataset, device: torch.device) -> list[torch.Tensor] | None:
+    """Return the outputs of some training instances ``(some, *event)``, to take a constant prediction from.
+
+    None where outputs cannot be read without inputs.
+    """
+    target = getattr(train, "target", None)
+    if not isinstance(target, Target):
+        return None
+    some = torch.arange(len(train))[:: 1 + len(train) // _COUNTED]
+    return [target.batch(rows).to(device) for rows in some.split(512)]
 
 
 def _alone(checkpoint: Path | None) -> Processes:
