@@ -95,15 +95,18 @@ def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: for each set and goal, ``auto`` beside cross-entropy and the best member.
 
-    Differences are paired by seed, with their standard errors.
+    Differences are paired by seed, with their standard errors.  Time is that of ``auto`` divided by that of
+    cross-entropy on one division of the data.
     """
     scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    seconds: dict[tuple[str, str], dict[str, list[float]]] = {}
     for line in lines:
+        case, title = (line["dataset"], line["goal"]), _title(line)
         value = 100 * line["metrics"]["test"][GOALS[line["goal"]]]
-        scores.setdefault((line["dataset"], line["goal"]), {}).setdefault(_title(line), {})[line["seed"]] = (
-            value
-        )
-    heading = ["data", "goal", "auto", "cross-entropy", "best member", "auto − best", "seeds"]
+        scores.setdefault(case, {}).setdefault(title, {})[line["seed"]] = value
+        per_division = line["seconds"] / len(line.get("scores", [1]))
+        seconds.setdefault(case, {}).setdefault(title, []).append(per_division)
+    heading = ["data", "goal", "auto", "cross-entropy", "best member", "auto − best", "time", "seeds"]
     rows = []
     for (data, goal), by_title in scores.items():
         own, plain = by_title["auto"], by_title["cross-entropy"]
@@ -113,10 +116,10 @@ def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         gaps = [own[seed] - members[best][seed] for seed in sorted(own)]
         error = f" (s.e. {statistics.stdev(gaps) / len(gaps) ** 0.5:.2f})" if len(gaps) > 1 else ""
         gap = f"{statistics.fmean(gaps):+.2f}{error}".replace("-", "−")
-        figures = [spread(list(own.values())), spread(list(plain.values()))]
-        rows.append(
-            [data, goal, *figures, f"{best} {spread(list(members[best].values()))}", gap, str(len(own))]
-        )
+        taken = seconds[data, goal]
+        ratio = f"{sum(taken['auto']) / sum(taken['cross-entropy']):.0f} ×"
+        figures = [spread(list(one.values())) for one in (own, plain, members[best])]
+        rows.append([data, goal, *figures[:2], f"{best} {figures[2]}", gap, ratio, str(len(own))])
     return heading, rows
 
 

@@ -10,7 +10,7 @@ from lossnet import Settings
 from lossnet.build import build
 from lossnet.cli import main
 from lossnet.data import FeatureTable, Lexicon, Preprocessor, Sentences, TagSet
-from lossnet.decoding import Decision
+from lossnet.decoding import Calibration, Decision
 from lossnet.export import OUTPUT, export
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
@@ -126,6 +126,21 @@ def test_images_of_a_size_that_strides_do_not_divide_keep_that_size(tmp_path):
     model = model_of(Task(Images(1, (10, 7)), Masks()), settings=Settings(image_width=8))
     assert export(model, tmp_path / "model.onnx") < 1e-5
     assert json.loads(session(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["size"]) == [10, 7]
+
+
+def test_several_networks(tmp_path):
+    """What method auto may choose: a stack, and a blend of models."""
+    task = label_task()
+    stack = model_of(task, "stack")
+    stack.calibration = Calibration((0.5, 1.0, 2.0))
+    blend = Model.blend([stack, model_of(task)], TINY)
+    assert export(blend, tmp_path / "model.onnx") < 1e-5
+    x = np.random.default_rng(1).normal(3, 2, (11, 5)).astype(np.float32)
+    (found,) = session(tmp_path / "model.onnx").run([OUTPUT], {"features": x})
+    mean = (stack.predict_proba(x) + model_of(task).predict_proba(x)) / 2
+    assert np.allclose(found, mean, atol=1e-6)
+    with pytest.raises(ValueError, match="by a search"):
+        export(Model.blend([stack, model_of(task, "spen", "margin")], TINY), tmp_path / "other.onnx")
 
 
 def test_a_folder_is_no_place_for_a_file(tmp_path):

@@ -55,6 +55,7 @@ def test_auto_is_compared_with_the_best_member_seed_by_seed():
     assert found["auto"] == "60.00 ± 0.00"
     assert found["best member"] == "stack 75.00 ± 21.21"
     assert found["auto − best"] == "−15.00 (s.e. 15.00)"
+    assert found["time"] == "3 ×"
 
 
 @pytest.mark.parametrize(("name", "shape"), [("cancer", (569, 10, 12)), ("wine", (178, 6, 9))])

@@ -43,6 +43,11 @@ def label_model(method, loss):
     )
 
 
+def blended_model():
+    members, x = [label_model("seal", "nce")[0], label_model("dvn", "regression")[0]], np.ones((3, 2))
+    return Model.blend(members, SMALL), x
+
+
 def tag_model():
     read = Sentences((("Ann", "saw", "Ann", "saw"),))
     tags = TagSet(("O", "B-PER", "I-PER", "E-PER", "S-PER"), scheme="IOB2")
@@ -76,6 +81,7 @@ def sound():
     made = {
         "seal": label_model("seal", "nce"),
         "dvn": label_model("dvn", "regression"),
+        "blend": blended_model(),
         "tags": tag_model(),
         "masks": mask_model(),
         "texts": text_model(),
