@@ -6,7 +6,7 @@ Each is calibrated and decoded for the goal, and the best on validation data is 
 
 The average of the probabilities of the best three, a blend, takes part too, without training of its own.
 
-Where validation instances are few, chance would choose: members are then trained on other divisions of
+Where validation instances are few, chance would choose: the best are then trained on other divisions of
 training and validation instances too, and their means are compared.  The blend is then chosen unless one is
 better by a standard error.  Models are always those that were trained on the division that was asked for.
 
@@ -57,6 +57,8 @@ HELD_OUT = "held_out.safetensors"
 FEW = 200
 #: divisions of the data that members are then compared on, the given one included
 FOLDS = 5
+#: the best members that are compared there, time permitting
+RIVALS = 4
 #: members that a blend averages
 BLENDED = 3
 
@@ -225,8 +227,8 @@ class _Contest:
             raise NonFiniteLoss("; ".join(f"{one['name']}: {one['why']}" for one in self.skipped))
 
     def compare(self) -> None:
-        """Train members on the other divisions of the data: all, or the best that there is time for."""
-        self.rivals = self._ranked(self.trials)
+        """Train the best members on the other divisions of the data."""
+        self.rivals = self._ranked(self.trials)[: RIVALS if self.folds else None]
         while len(self.rivals) > BLENDED and len(self.folds) * self._cost(self.rivals) > self._left():
             self.rivals.pop()
         for place, (fold, weights) in enumerate(self.folds, start=2):
