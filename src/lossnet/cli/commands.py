@@ -475,6 +475,35 @@ def data(options: Namespace) -> None:
     _show_columns(shown.origin)
 
 
+def structure(options: Namespace) -> None:
+    """See in minutes whether labels say something of each other that a network has not learned from inputs.
+
+    An energy learns to tell true label sets from sets that are drawn from the predictions of networks that
+    have not seen them. What it gains by seeing pairs of labels and their number is what losses that know
+    which labels belong together could learn; without such a gain, cross-entropy is enough.
+
+    examples:
+      lossnet structure digits-pairs
+      lossnet structure mine.csv --labels 'label_*'
+    """
+    import torch
+
+    from lossnet.run import Run, read
+    from lossnet.structure import find_structure
+
+    torch.set_num_threads(1)
+    given = {name: getattr(options, name) for name in _DATA if name != "embeddings"}
+    changes = {} if options.epochs is None else {"epochs": options.epochs}
+    about = {"seed": options.seed, "device": options.device, "progress": not options.quiet}
+    run = Run(options.data, "stack", changes=changes, **about, **given)
+    found = find_structure(run, read(run))
+    rows = [[name, f"{value:.3f}", f"{error:.3f}"] for name, value, error in found.rows()]
+    chance = [f"chance, log({found.negatives} + 1)", f"{found.chance:.3f}", ""]
+    title = f"{options.data}: the true set among {found.negatives} drawn ones"
+    _print_table(["", "ranking loss", "s.e."], [chance, *rows], title)
+    _print(found.verdict())
+
+
 def _show_columns(origin: Origin | None, most: int = 30) -> None:
     """Print the columns of a table: what they hold, or why they are not used."""
     if origin is None:

@@ -229,6 +229,15 @@ def _add_data(parser: Parser) -> None:
     _add_data_options(parser)
 
 
+def _add_structure(parser: Parser) -> None:
+    parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
+    _add_data_options(parser)
+    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
+    parser.add_argument("--epochs", type=int, help="largest number of epochs of the networks")
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
 def _add_completion(parser: Parser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="whose script to print")
 
@@ -282,6 +291,7 @@ COMMANDS = {
     "report": Command("write a page about runs", _add_report, commands.report),
     "demo": Command("see what a rule is worth, in a minute or two", _add_demo, commands.demo),
     "data": Command("list or show data sets", _add_data, commands.data),
+    "structure": Command("see whether labels depend on each other", _add_structure, commands.structure),
     "completion": Command("complete words in your shell", _add_completion, commands.completion),
     "methods": Command("list methods", lambda parser: None, commands.methods),
 }

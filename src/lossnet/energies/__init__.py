@@ -8,6 +8,7 @@ from lossnet.energies.base import Energy, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
+from lossnet.energies.residual import LabelResidual
 from lossnet.energies.rules import (
     Rule,
     allowed,
@@ -28,6 +29,7 @@ __all__ = [
     "FeatureEnergy",
     "ImageEnergy",
     "LabelInteraction",
+    "LabelResidual",
     "Local",
     "Rule",
     "Scorer",

@@ -1,0 +1,54 @@
+"""What label sets have beyond a network's own probabilities: an energy to multiply them with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lossnet.energies.base import Energy
+
+
+class LabelResidual(Energy):
+    """``R(x, y)`` of ``P(y | x) ∝ P_task(y | x) · exp(−R(x, y))``, where ``x`` are the task net's logits.
+
+    ``−R = yᵀ(A p + c) + Σ_{i≠j} y_i y_j Σ_h d_h U_hi U_hj + a_{|y|} + b (|y| − μ)²`` with ``p = σ(x)`` and
+    ``μ = Σ_i p_i``: corrections of each label by the probabilities of all, pairs of labels, and how many
+    there are.  It starts at 0, where ``P`` is the task net's.  With a ``rank`` of 0 only the corrections are
+    left, which keep labels independent given the input.
+
+    Args:
+        labels: their number.
+        rank: of the matrix of pairs.
+
+    >>> energy = LabelResidual(labels=3, rank=2)
+    >>> energy(torch.zeros(2, 3), torch.ones(2, 4, 3)).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, labels: int, rank: int = 32) -> None:
+        super().__init__()
+        self.correction = nn.Linear(labels, labels)
+        nn.init.zeros_(self.correction.weight)
+        nn.init.zeros_(self.correction.bias)
+        self.rank = rank
+        if rank:
+            self.factors = nn.Parameter(0.1 * torch.randn(rank, labels))
+            self.strengths = nn.Parameter(torch.zeros(rank))
+            self.counts = nn.Parameter(torch.zeros(labels + 1))
+            self.spread = nn.Parameter(torch.zeros(()))
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        chances = x.sigmoid()
+        return self.correction(chances).unsqueeze(1), chances.sum(-1, keepdim=True)
+
+    def evaluate(self, encoded: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+        correction, expected = encoded
+        gain = (y * correction).sum(-1)
+        if not self.rank:
+            return -gain
+        pairs = (y @ self.factors.T) ** 2 - (y * y) @ (self.factors * self.factors).T
+        count = y.sum(-1)
+        # Of relaxed outputs, the count lies between two whole numbers, and so does its energy.
+        below = count.detach().floor().clamp(0, len(self.counts) - 2).long()
+        of_count = torch.lerp(self.counts[below], self.counts[below + 1], count - below)
+        return -(gain + pairs @ self.strengths + of_count + self.spread * (count - expected) ** 2)
