@@ -25,6 +25,7 @@ from benchmarks import (
     solvers,
     speed,
     streaming,
+    structure,
     tagging_speed,
     trajectories,
 )
@@ -39,6 +40,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "pos": pos.run,
     "scenes": partial(segmentation.run, "digits-scenes"),
     "segmentation": partial(segmentation.run, "horses"),
+    "structure": structure.run,
     "trajectories": trajectories.run,
 }
 #: measurements, each with the options that it takes
