@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -491,7 +491,7 @@ def _borders(mask: Tensor) -> tuple[Tensor, Tensor]:
     return mask & ~F.pad(mask[:, :-1], (1, 0)), mask & ~F.pad(mask[:, 1:], (0, 1))
 
 
-@cache
+@lru_cache(maxsize=16)
 def _constraints(names: tuple[str, ...], device: torch.device) -> Constraints | None:
     """Make constraints once for each device: nothing may be copied while a CUDA graph is captured."""
     bioes = any(name.startswith(("E-", "S-")) for name in names)
