@@ -66,14 +66,17 @@ def cells_of(
     changes: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> tuple[Cell, ...]:
-    """Rows on a data set with further changes; ``name`` says in the titles what these are."""
+    """Return rows on a data set with further changes; ``name`` says in the titles what these are."""
+    changes = changes or {}
+    # The network of a CRF is its energy's: it has the dropout of the BiLSTM that it is compared with.
+    dropout = {"energy_dropout": changes["task_dropout"]} if "task_dropout" in changes else {}
     return tuple(
         Cell(
             f"{name}: {title}" if name else title,
             data,
             row.method,
             row.loss,
-            changes={**(changes or {}), **row.changes},
+            changes={**changes, **(dropout if row.method == "crf" else {}), **row.changes},
             published=published.get(title, ""),
         )
         for title, row in rows.items()

@@ -20,11 +20,10 @@ criterion = lossnet.LearnedLoss(energy, space=lossnet.MultiLabel(32), loss=lossn
 
 for epoch in range(5):
     for rows in train[torch.randperm(len(train))].split(32):
-        loss = criterion(x[rows], model(x[rows]), y[rows])
+        loss = criterion(x[rows], model(x[rows]), y[rows])  # trains the energy on the batch first
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        criterion.step()  # trains the energy on the same batch
     with torch.no_grad():
         right = (model(x[valid]) > 0) == (y[valid] > 0)
     print(f"epoch {epoch + 1}: {right.float().mean():.3f} of the pixels are right")

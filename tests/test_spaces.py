@@ -570,9 +570,17 @@ def test_impossible_tags_still_give_whole_spans(length):
     assert _LEGAL.fullmatch(" ".join(BIOES[number] for number in decoded[0].argmax(-1)))
 
 
-def test_tags_of_other_schemes_are_decoded_one_by_one():
-    relaxed = torch.eye(3)[[1, 2, 1]].unsqueeze(0)
-    assert torch.equal(Tags(3, ("O", "B-PER", "I-PER")).decode(relaxed), relaxed)
+def test_tags_of_iob2_are_decoded_into_whole_spans_too():
+    relaxed = torch.tensor([[[0.0, 0.3, 0.7], [0.1, 0.0, 0.9], [0.8, 0.2, 0.0]]])
+    assert Tags(3, ("O", "B-PER", "I-PER")).decode(relaxed).argmax(-1).tolist() == [[1, 2, 0]]
+
+
+@pytest.mark.parametrize("names", [(), ("N", "V"), ("O", "I-PER", "I-LOC", "B-LOC")])
+def test_tags_of_which_all_sequences_are_allowed_are_decoded_one_by_one(names):
+    """Of the last ones not all kinds can begin by ``B``, so that they are of IOB1."""
+    space, relaxed = Tags(len(names) or 4, names), torch.eye(len(names) or 4)[[1, 0, 1]].unsqueeze(0)
+    assert space.constraints() is None
+    assert torch.equal(space.decode(relaxed), relaxed)
 
 
 @pytest.mark.parametrize("candidates", [1, 4])

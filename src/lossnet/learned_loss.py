@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.utils import clip_grad_norm_
+from torch.autograd.function import once_differentiable
 from torch.optim import AdamW, Optimizer
 
+from lossnet import ops
 from lossnet.energies import Energy
 from lossnet.losses import NCE, EnergyLoss, TaskLoss
 from lossnet.methods.seal import energy_losses
@@ -24,37 +24,39 @@ OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 class LearnedLoss(nn.Module):
-    """SEAL-dynamic as a criterion: calling it returns the task net's loss, and `step` trains the energy.
+    """SEAL-dynamic as a criterion: each call trains the energy, then returns the task net's loss against it.
 
     Args:
-        energy: the network that scores outputs; it is a part of the criterion and is trained by `step`.
+        energy: the network that scores outputs; it is a part of the criterion and is trained by it.
         space: of the outputs.
         loss: of the energy; `NCE` by default.
         task_loss: the weights of energy, cross-entropy and score.
         lr: learning rate of the default optimizer, AdamW; 1e-3 unless given.
         weight_decay: of the default optimizer; 1e-5 unless given.
-        steps: energy steps for each call of `step`.
+        steps: energy steps for each call.
         clip: largest norm of the energy's gradient.
         optimizer: of the energy, in the place of AdamW: an instance over its parameters, or a function of
             these.  It is the attribute ``optimizer``, for instance for a learning rate scheduler.
 
+    The last energy loss is the attribute ``energy_loss``, ``()``; None before the first.
+
     **Requirements**
 
-    - Call ``backward()`` before `step`, which changes the energy in place.
-    - Every call is remembered until `step`, which trains on all of them as on one batch: with several
-      micro-batches before a step of your optimizer, call `step` once, after it.  Evaluate under
-      ``torch.no_grad()``: such calls are not remembered.
-    - ``state_dict()`` has the energy and its optimizer, but no batches: save after `step`.
+    - Evaluate under ``torch.no_grad()`` or after ``criterion.eval()``: such calls leave the energy as it is.
+    - Each call is a batch to the energy, also where several come before a step of your optimizer.  Losses
+      keep their gradients, whatever happens to the energy before ``backward()``.
+    - Leave parameters that the energy shares with the task net out of the energy's optimizer.
+    - ``state_dict()`` has the energy and its optimizer.
     - Logits, truth, weights and floating-point inputs are converted to the energy's dtype, and autocast is
       off in here: a model may be bfloat16 while its energy stays float32.
-    - Where ``torch.distributed`` is initialised, all processes call `step` together and their gradients are
-      added up as those of one large batch; build the energy from the same seed in all of them.
+    - Where ``torch.distributed`` is initialised, all processes call together, each with its share of one
+      large batch, and their gradients are added up; build the energy from the same seed in all of them.
 
     **Relations**
 
-    - `lossnet.methods.SEAL` with `lossnet.Trainer` takes the same steps, the energy's before the task
-      net's.  For that order, give the batch to `step` and then call the criterion.
-    - With an energy that has no trainable parameters it is a fixed loss; leave out `step`.
+    - `lossnet.methods.SEAL` with `lossnet.Trainer` takes the same steps, bit for bit where the task net has
+      no dropout: SEAL lets it read each batch twice.
+    - With an energy that has no trainable parameters it is a fixed loss.
 
     **Example**
 
@@ -66,12 +68,7 @@ class LearnedLoss(nn.Module):
     >>> optimizer = torch.optim.Adam(model.parameters())
     >>> criterion = LearnedLoss(energy, space=MultiLabel(3), loss=NCE(samples=20))
     >>> x, y = torch.rand(5, 4), torch.ones(5, 3)
-    >>> loss = criterion(x, model(x), y); loss.backward(); optimizer.step(); _ = criterion.step()
-
-    The order of SEAL:
-
-    >>> logits = model(x)
-    >>> _ = criterion.step(x, logits, y); loss = criterion(x, logits, y); loss.backward(); optimizer.step()
+    >>> loss = criterion(x, model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
     """
 
     def __init__(
@@ -94,8 +91,7 @@ class LearnedLoss(nn.Module):
         self.optimizer = _optimizer(energy, optimizer, lr, weight_decay)
         self.steps = steps
         self.clip = clip
-        self._seen: list[tuple[Batch, Prediction]] = []
-        self._steps_taken = 0
+        self.energy_loss: Tensor | None = None
 
     def forward(
         self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None = None, weight: Tensor | None = None
@@ -110,67 +106,48 @@ class LearnedLoss(nn.Module):
             weight: of each instance in the mean of this loss and of the energy's, ``(batch,)``.
         """
         batch, prediction = self._converted(x, logits, y, mask, weight)
-        if torch.is_grad_enabled() and self._trained():
-            self._seen.append((batch, prediction.detach()))
-        with _full_precision(batch.y):
+        with torch.autocast(batch.y.device.type, enabled=False):
+            if self.training and torch.is_grad_enabled():
+                self._train_energy(batch, prediction.detach())
             with torch.no_grad():
                 energy = self.energy.at(batch.x)
-            # The caller calls backward(): otherwise gradients would pile up in the energy.
+            # The gradient at once: the next call changes the energy, maybe before backward().
+            fixed = prediction.detach()
+            fixed.logits.requires_grad_(torch.is_grad_enabled() and prediction.logits.requires_grad)
             with self.energy.frozen():
-                loss = self.task_loss(prediction, batch.y, energy, batch.weight)
-        if loss.requires_grad:
-            loss.register_hook(partial(self._check_order, self._steps_taken))
-        return loss
+                loss = self.task_loss(fixed, batch.y, energy, batch.weight)
+            if not loss.requires_grad:
+                return loss
+            (gradient,) = torch.autograd.grad(loss, fixed.logits)
+        known: Tensor = _KnownGradient.apply(prediction.logits, loss.detach(), gradient)  # type: ignore[no-untyped-call]
+        return known
 
-    def step(
-        self,
-        x: Any = None,
-        logits: Tensor | None = None,
-        y: Tensor | None = None,
-        mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> float:
-        """Train the energy on all calls since the last step, and forget them; return the last energy loss.
-
-        Given a batch, as the criterion takes it, train on that one only.
-        """
-        parameters = self._trained()
+    def _train_energy(self, batch: Batch, prediction: Prediction) -> None:
+        """Take the energy's steps against one prediction, held fixed (SEAL Eq. 4)."""
+        groups = self.optimizer.param_groups
+        parameters = [one for group in groups for one in group["params"] if one.requires_grad]
         if not parameters:
-            raise RuntimeError("the energy has no trainable parameters; leave out criterion.step()")
-        if len({x is None, logits is None, y is None}) > 1:
-            raise TypeError("criterion.step() takes x, logits and y, or none of them")
-        seen, self._seen = self._seen, []
-        if logits is not None and y is not None:
-            batch, prediction = self._converted(x, logits, y, mask, weight)
-            seen = [(batch, prediction.detach())]
-        device = parameters[0].device
-        sizes = [len(batch.y) for batch, _ in seen]
-        total = float(_total(torch.tensor(float(sum(sizes)), device=device)))
-        if not total:
-            raise RuntimeError("call the criterion on a batch before criterion.step()")
-        if not self._steps_taken:
+            return
+        if self.energy_loss is None:
             _check_same(parameters)
-        self._steps_taken += 1
-        losses = [energy_losses(self.energy, self.loss, *one, self.steps) for one in seen]
-        value = torch.zeros((), device=device)
-        before = [parameter.grad for parameter in parameters]  # of a task net that shares some, perhaps
+        share = _share(batch.y)
+        before = [parameter.grad for parameter in parameters]  # the caller's, perhaps
         try:
-            with torch.enable_grad(), _full_precision(parameters[0]):
-                for _ in range(self.steps):
-                    value.zero_()
-                    for parameter in parameters:
-                        parameter.grad = None
-                    for size, micro_batch in zip(sizes, losses, strict=True):
-                        loss = size / total * next(micro_batch)
-                        loss.backward(inputs=parameters)
-                        value += loss.detach()
-                    _add_gradients(parameters)
-                    clip_grad_norm_(parameters, self.clip)
-                    self.optimizer.step()
+            for loss in energy_losses(self.energy, self.loss, batch, prediction, self.steps):
+                own = share * loss
+                gradients = torch.autograd.grad(own, parameters, allow_unused=True)
+                present = _add_up(parameters, gradients)
+                factor = ops.clip_factor(ops.total_norm(list(present.values())), self.clip)
+                for parameter in parameters:
+                    parameter.grad = None
+                for parameter, gradient in present.items():
+                    like = torch.empty_like(parameter, requires_grad=False)  # as a fused step wants it
+                    parameter.grad = torch.div(gradient, factor, out=like)
+                self.optimizer.step()
+                self.energy_loss = _total(own.detach())
         finally:
-            for parameter, gradient in zip(parameters, before, strict=True):
-                parameter.grad = gradient
-        return float(_total(value))
+            for parameter, kept in zip(parameters, before, strict=True):
+                parameter.grad = kept
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the optimizer's state, which ``state_dict()`` has beside the energy's parameters."""
@@ -179,11 +156,6 @@ class LearnedLoss(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over the optimizer's state from a ``state_dict()``."""
         self.optimizer.load_state_dict(state["optimizer"])
-
-    def _trained(self) -> list[nn.Parameter]:
-        """Return the parameters that `step` trains."""
-        groups = self.optimizer.param_groups
-        return [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
 
     def _converted(
         self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None, weight: Tensor | None
@@ -204,13 +176,20 @@ class LearnedLoss(nn.Module):
         batch = Batch(tree_map(convert, x), y.detach().to(dtype), mask, weight)
         return batch, Prediction(self.space, logits.to(dtype), mask)
 
-    def _check_order(self, steps_taken: int, gradient: Tensor) -> None:
-        """Raise a RuntimeError if the energy has changed since a loss was computed, before its backward."""
-        if self._steps_taken != steps_taken:
-            raise RuntimeError(
-                "criterion.step() has changed the energy that this loss was computed with; "
-                "call backward() before criterion.step()"
-            )
+
+class _KnownGradient(torch.autograd.Function):
+    """A loss ``()`` of which the gradient with respect to the logits has been computed."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return factor * gradient, None, None
 
 
 def _optimizer(
@@ -223,7 +202,8 @@ def _optimizer(
     if given is None:
         lr, weight_decay = 1e-3 if lr is None else lr, 1e-5 if weight_decay is None else weight_decay
         # As a group, which may be empty: an energy need not have parameters.
-        return AdamW([{"params": list(energy.parameters())}], lr=lr, weight_decay=weight_decay)
+        groups = [{"params": list(energy.parameters())}]
+        return AdamW(groups, lr=lr, weight_decay=weight_decay, fused=True)
     if lr is not None or weight_decay is not None:
         raise ValueError("lr and weight_decay are those of the default optimizer; give them to your own")
     optimizer = given if isinstance(given, Optimizer) else given(list(energy.parameters()))
@@ -231,11 +211,6 @@ def _optimizer(
     if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ValueError("the optimizer has parameters that are not the energy's; give it those alone")
     return optimizer
-
-
-def _full_precision(tensor: Tensor) -> torch.autocast:
-    """Return a context without autocast, whatever the caller uses."""
-    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _several_processes() -> bool:
@@ -249,16 +224,27 @@ def _total(value: Tensor) -> Tensor:
     return value
 
 
-def _add_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Add up the gradients of all processes, of which some may have none."""
+def _share(y: Tensor) -> float:
+    """Return which part of the instances of all processes this one has."""
     if not _several_processes():
-        return
-    present = [float(parameter.grad is not None) for parameter in parameters]
-    counts = _total(torch.tensor(present, device=parameters[0].device))
-    for parameter, count in zip(parameters, counts.tolist(), strict=True):
-        if count:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = _total(gradient.contiguous())
+        return 1.0
+    return len(y) / float(_total(torch.tensor(float(len(y)), device=y.device)))
+
+
+def _add_up(
+    parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]
+) -> dict[nn.Parameter, Tensor]:
+    """Return the sums over processes of parameters' gradients, where any process has one."""
+    pairs = list(zip(parameters, gradients, strict=True))
+    if not _several_processes():
+        return {parameter: gradient for parameter, gradient in pairs if gradient is not None}
+    present = torch.tensor([float(gradient is not None) for gradient in gradients])
+    counts = _total(present.to(parameters[0].device)).tolist()
+    return {
+        parameter: _total((torch.zeros_like(parameter) if gradient is None else gradient).contiguous())
+        for (parameter, gradient), count in zip(pairs, counts, strict=True)
+        if count
+    }
 
 
 def _check_same(parameters: Sequence[nn.Parameter]) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -36,9 +36,11 @@ from lossnet.trees import Tree, first_leaf, tree_map
 __all__ = [
     "Batch",
     "Blocks",
+    "Constraints",
     "Field",
     "Mask",
     "MultiLabel",
+    "Penalties",
     "Prediction",
     "Sampler",
     "Smooth",
@@ -370,7 +372,7 @@ class Tags(Space):
     """One of ``tags`` tags for each token, as one-hot vectors; ``mask`` is ``(batch, length)``.
 
     Where tags mark spans, as ``B-PER`` does, ``names`` are their names, and models are chosen by their spans.
-    Where they do so by BIOES, decoding finds the likeliest tags that make whole spans:
+    Decoding then finds the likeliest tags that the names' scheme allows (`constraints`):
 
     >>> spans = Tags(5, ("O", "B-PER", "I-PER", "E-PER", "S-PER"))
     >>> spans.decode(torch.tensor([[[0.1, 0.5, 0, 0, 0.4], [0.6, 0, 0, 0.4, 0]]])).argmax(-1)
@@ -423,38 +425,90 @@ class Tags(Space):
 
     def decode(self, relaxed: Tensor) -> Tensor:
         best, real = relaxed.argmax(-1), relaxed.sum(-1) > 0
-        if any(name.startswith(("E-", "S-")) for name in self.names):
-            best = self._whole_spans(best, relaxed, real)
+        constraints = self.constraints(relaxed.device)
+        if constraints is not None:
+            # The best tags are allowed in most sentences; only the others are searched.
+            (wrong,) = (~constraints.hold(best, real)).nonzero(as_tuple=True)
+            if len(wrong):
+                penalties = constraints.penalties(real[wrong], relaxed.dtype)
+                chances = relaxed[wrong].clamp(min=torch.finfo(relaxed.dtype).tiny).log()
+                paths = best_path(chances + penalties.tags, penalties.pairs, real[wrong])
+                best = best.index_copy(0, wrong, paths)
         # padding stays zero
         return F.one_hot(best, self.tags).to(relaxed.dtype) * real.unsqueeze(-1)
 
-    def _whole_spans(self, best: Tensor, relaxed: Tensor, real: Tensor) -> Tensor:
-        """Return the likeliest tags ``(batch, length)`` among those that BIOES allows."""
-        follows, begins, ends = (part.to(best.device) for part in self._allowed)
-        last = real & ~F.pad(real[:, 1:], (0, 1))
-        allowed = ~last | ends[best]
-        allowed[:, 0] &= begins[best[:, 0]]
-        allowed[:, 1:] &= follows[best[:, :-1], best[:, 1:]]
-        # The best tags are allowed in most sentences; only the others are searched.
-        (wrong,) = (real & ~allowed).any(1).nonzero(as_tuple=True)
-        if len(wrong):
-            real, last = real[wrong], last[wrong]
-            chances = relaxed[wrong].clamp(min=torch.finfo(relaxed.dtype).tiny).log()
-            never = -1e4 * relaxed.shape[1]  # worse than any sequence that is allowed
-            chances[:, 0] += torch.where(begins, 0, never)
-            chances += torch.where(last.unsqueeze(-1) & ~ends, never, 0)
-            best = best.index_copy(0, wrong, best_path(chances, torch.where(follows, 0, never), real))
-        return best
+    def constraints(self, device: torch.device | str = "cpu") -> Constraints | None:
+        """Return what the names' scheme allows, on a device; None if it allows everything.
 
-    @cached_property
-    def _allowed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether a tag may follow another, ``(tags, tags)``, begin a sentence, or end it."""
-        opens, goes_on = (
-            torch.tensor([name[0] in letters for name in self.names]) for letters in ("BI", "IE")
-        )
-        same_kind = torch.tensor([[name[2:] == before[2:] for name in self.names] for before in self.names])
-        before = opens.unsqueeze(1)  # a span goes on after it
-        return (before == goes_on) & (~before | same_kind), ~goes_on, ~opens
+        Names with ``E`` or ``S`` are read as BIOES; those with ``B`` and ``I`` alone as IOB2, or as IOB1,
+        which allows everything, where a kind has no ``B``.
+        """
+        return _constraints(self.names, torch.device(device))
+
+
+class Penalties(NamedTuple):
+    """Scores to add: of tags ``(batch, length, tags)``, of neighbours ``([batch,] tags, tags)``."""
+
+    tags: Tensor
+    pairs: Tensor
+
+
+class Constraints(NamedTuple):
+    """Which tags a scheme allows.
+
+    Args:
+        follows: whether a tag, the second axis, may follow another, the first, ``(tags, tags)``.
+        begins: whether a tag may begin a sentence, ``(tags,)``.
+        ends: whether a tag may end a sentence, ``(tags,)``.
+
+    >>> allowed = Tags(3, ("O", "B-PER", "I-PER")).constraints()
+    >>> allowed.hold(torch.tensor([[1, 2], [0, 2]]), torch.ones(2, 2, dtype=torch.bool))
+    tensor([ True, False])
+    """
+
+    follows: Tensor
+    begins: Tensor
+    ends: Tensor
+
+    def hold(self, tags: Tensor, mask: Tensor) -> Tensor:
+        """Return whether sentences' tags ``(batch, length)`` are allowed, ``(batch,)``."""
+        first, last = _borders(mask)
+        fine = (~first | self.begins[tags]) & (~last | self.ends[tags])
+        neighbours = ~mask[:, 1:] | self.follows[tags[:, :-1], tags[:, 1:]]
+        return fine.all(1) & neighbours.all(1)
+
+    def penalties(self, mask: Tensor, dtype: torch.dtype) -> Penalties:
+        """Return 0 where something is allowed, else less than any score of an allowed sequence."""
+        first, last = (border.unsqueeze(2) for border in _borders(mask))
+        # At most one for each token and one more are added up, which must not overflow.
+        never = torch.finfo(dtype).min / (2 * mask.shape[1] + 2)
+        forbidden = (first & ~self.begins).to(dtype) + (last & ~self.ends)
+        return Penalties(never * forbidden, never * (~self.follows).to(dtype))
+
+
+def _borders(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where sentences begin and where they end, ``(batch, length)`` each."""
+    return mask & ~F.pad(mask[:, :-1], (1, 0)), mask & ~F.pad(mask[:, 1:], (0, 1))
+
+
+@lru_cache(maxsize=16)
+def _constraints(names: tuple[str, ...], device: torch.device) -> Constraints | None:
+    """Make constraints once for each device: nothing may be copied while a CUDA graph is captured."""
+    bioes = any(name.startswith(("E-", "S-")) for name in names)
+    iob2 = any(name.startswith("B-") for name in names) and all(
+        f"B-{name[2:]}" in names for name in names if name.startswith("I-")
+    )
+    if not (bioes or iob2):
+        return None
+
+    def which(*prefixes: str) -> Tensor:
+        return torch.tensor([name.startswith(prefixes) for name in names])
+
+    goes_on, inside = which("I-", "E-"), which("B-", "I-").unsqueeze(1)
+    unfinished = inside & bioes
+    same_kind = torch.tensor([[name[2:] == before[2:] for name in names] for before in names])
+    follows = (~goes_on | (inside & same_kind)) & (~unfinished | goes_on)
+    return Constraints(*(part.to(device) for part in (follows, ~goes_on, ~unfinished.squeeze(1))))
 
 
 def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:

@@ -46,6 +46,19 @@ def test_the_rows_differ_as_the_papers_say():
     assert [cell.settings().task_steps for cell in trajectories.CELLS] == [1, 5, 50]
 
 
+@pytest.mark.parametrize("bench", [pos, ner])
+def test_the_crf_trains_as_the_bilstm_that_it_is_compared_with(bench):
+    settings = {cell.title: cell.settings() for cell in bench.CELLS}
+    crfs = [title for title in settings if title.endswith("BiLSTM-CRF")]
+    assert len(crfs) == (1 if bench is pos else 3)
+    for title in crfs:
+        crf, plain = settings[title], settings[title.removesuffix("-CRF")]
+        for name in ("lr", "hidden", "dropout"):
+            assert getattr(crf, f"energy_{name}") == getattr(plain, f"task_{name}")
+        same = {"features", "tune_embeddings", "epochs", "patience", "batch_size", "clip", "weight_decay"}
+        assert all(getattr(crf, name) == getattr(plain, name) for name in same)
+
+
 def test_trajectories_are_drawn_from_what_runs_leave(tmp_path, monkeypatch):
     def pretend(cells, seeds, output, *_, **options):
         assert options["keep_models"]

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 
 import pytest
 import torch
@@ -41,10 +42,10 @@ def tagger(seed=2, hidden=3):
     return Tagger(BiLSTM(WordVectors(torch.randn(WORDS, 4), tuned=True), hidden), TAGS).double()
 
 
-def chain_energy(seed=1, *more, hidden=3):
+def chain_energy(seed=1, *more, hidden=3, tags=TAGS):
     torch.manual_seed(seed)
     encoder = BiLSTM(WordVectors(torch.randn(WORDS, 4)), hidden)
-    chain = Chain(encoder.width, TAGS)
+    chain = Chain(encoder.width, tags)
     nn.init.normal_(chain.transitions)
     return Sum(encoder, chain, *more).double()
 
@@ -268,6 +269,83 @@ def test_the_crf_chooses_epochs_by_the_probabilities_of_tags(energy, batch):
         torch.testing.assert_close(found[row, : len(truth)], expected)
         assert not found[row, len(truth) :].any()
     assert set(method.predict(batch.x, batch.mask).unique().tolist()) == {0.0, 1.0}
+
+
+SCHEMES = {
+    "BIOES": (
+        ("O", "B-PER", "I-PER", "E-PER", "S-PER"),
+        re.compile(r"(O |S-PER |B-PER (I-PER )*E-PER )*"),
+    ),
+    "IOB2": (
+        ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
+        re.compile(r"(O |B-PER (I-PER )*|B-LOC (I-LOC )*)*"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("names", "legal"), SCHEMES.values(), ids=SCHEMES)
+def test_the_crf_leaves_out_what_a_scheme_forbids(names, legal):
+    """Loss, its gradients, probabilities and best paths are those of all sequences that are allowed."""
+
+    def sequences(length, among=legal):
+        for path in itertools.product(range(len(names)), repeat=length):
+            if among.fullmatch("".join(f"{names[tag]} " for tag in path)):
+                yield nn.functional.one_hot(torch.tensor(path), len(names)).double()
+
+    energy, batch = chain_energy(tags=len(names)), batch_of()
+    space, lengths = Tags(len(names), names), batch.mask.sum(1).int().tolist()
+    with torch.no_grad():
+        energy.terms[0].local.weight *= 20  # far from uniform
+    method = CRF(energy, space)
+    # The second sentence begins inside of a span, which the scheme forbids.
+    truth = [list(sequences(length))[-2] for length in lengths]
+    truth[1] = nn.functional.one_hot(torch.tensor([2, 0]), len(names)).double()
+    y = nn.utils.rnn.pad_sequence(truth, batch_first=True)
+    (update,) = method.updates(batch._replace(y=y))
+    with torch.no_grad():
+        chances, best = method.marginals(batch.x, batch.mask), method.predict(batch.x, batch.mask)
+    losses = []
+    for row, length in enumerate(lengths):
+        alone = Batch(batch.x[row : row + 1, :length])
+        allowed = list(sequences(length))
+        values = torch.cat([energies_of(energy, alone, [one]) for one in allowed])
+        assert torch.equal(best[row, :length], allowed[int(values.argmin())])
+        expected = torch.einsum("n,ntl->tl", (-values).softmax(0), torch.stack(allowed))
+        torch.testing.assert_close(chances[row, :length], expected)
+        assert not best[row, length:].any()
+        assert not chances[row, length:].any()
+        if row == 1:  # compared with all sequences
+            every = sequences(length, re.compile(".*"))
+            values = torch.cat([energies_of(energy, alone, [one]) for one in every])
+        losses.append(energies_of(energy, alone, [truth[row]])[0] + (-values).logsumexp(0))
+    expected = torch.stack(losses).mean()
+    assert min(losses) > 0
+    torch.testing.assert_close(update.loss, expected)
+    assert_gradients(gradients(update.loss, energy), gradients(expected, energy))
+    free = CRF(energy, Tags(len(names)))
+    assert not torch.equal(free.predict(batch.x), best), "nothing would be left out"
+    assert not torch.equal(space.decode(free.predict(batch.x)), best), "whole spans afterwards are no better"
+
+
+def test_the_crf_with_spans_is_finite_in_single_precision():
+    """However long a sentence and large the scores; a sentence without an allowed sequence as well."""
+    names = SCHEMES["BIOES"][0]
+    energy = chain_energy(tags=5).float()
+    with torch.no_grad():
+        energy.terms[0].local.weight *= 1e4
+    batch = batch_of((400, 1), dtype=torch.float32)
+    y = nn.functional.one_hot(torch.zeros(2, 400, dtype=torch.long), 5) * batch.mask.unsqueeze(-1)
+    for space in (Tags(5, names), Tags(5, ("B-A", "I-A", "B-B", "I-B", "E-B"))):
+        method = CRF(energy, space)
+        (update,) = method.updates(batch._replace(y=y))
+        assert update.loss >= 0
+        assert all(one.isfinite().all() for one in gradients(update.loss, energy))
+        assert method.marginals(batch.x).isfinite().all()
+        assert torch.equal(method.predict(batch.x).sum(-1), batch.mask)
+    assert space.constraints().hold(method.predict(batch.x).argmax(-1), batch.mask.bool()).tolist() == [
+        True,
+        False,
+    ]
 
 
 def test_the_crf_refuses_energies_that_it_cannot_sum():

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from lossnet.build import METHODS, build
-from lossnet.energies import Energy
+from lossnet.energies import Energy, LabelInteraction, Local, Sum
 from lossnet.inference import GradientInference
 from lossnet.losses import CD, NCE, Margin, Ranking, Regression, RegressionS, TaskLoss
 from lossnet.methods import DVN, SEAL, CrossEntropy, InfNet, NCEEnergy
-from lossnet.scores import Accuracy, IoU
+from lossnet.nets import MLP
+from lossnet.scores import Accuracy, IoU, metrics
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Mask, MultiLabel, Tags
 from lossnet.task import Task
@@ -129,6 +130,31 @@ def test_seal_learns(make_data):
     built = build("seal", "nce", settings, Task.of_sizes(6, 4))
     history = trainer(built, max_epochs=12, lr=1e-2).fit(train, valid)
     assert max(entry["f1"] for entry in history) > 0.9
+
+
+def two_modes(rows):
+    """Inputs that say nothing, and 101010 or 010101, as likely as each other."""
+    return Batch(torch.randn(rows, 4), (torch.arange(6) % 2 == torch.randint(2, (rows, 1))).float())
+
+
+@pytest.mark.parametrize(("energy_weight", "exact", "f1"), [(3.0, 0.5, 0.5), (0.0, 0.0, 2 / 3)])
+def test_an_energy_chooses_one_of_two_modes(energy_weight, exact, f1):
+    """No term for single labels can tell them apart: without the energy soft-F1 predicts all labels."""
+    torch.manual_seed(0)
+    task_net, space = MLP(4, 16, 1, 6), MultiLabel(6)
+    energy = Sum(MLP(4, 16, 1), Local(16, 6), LabelInteraction(6, 16))
+    method = SEAL(task_net, energy, space, NCE(20), TaskLoss(energy_weight, 1.0, score_weight=10.0))
+    optimizers = {name: torch.optim.Adam(net.parameters(), lr=1e-2) for name, net in method.named_children()}
+    for _ in range(300):
+        for update in method.updates(two_modes(64)):
+            optimizers[update.network].zero_grad()
+            update.loss.backward()
+            optimizers[update.network].step()
+    batch = two_modes(1000)
+    with torch.no_grad():
+        found = metrics(space, method.predict(batch.x), batch.y)
+    assert found["exact_match"] == pytest.approx(exact, abs=0.05)
+    assert found["f1"] == pytest.approx(f1, abs=0.05)
 
 
 # ---------------------------------------------------------------- other spaces

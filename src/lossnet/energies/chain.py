@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens
-from lossnet.spaces import best_path
+from lossnet.spaces import Penalties, best_path
 
 
 class Potentials(NamedTuple):
@@ -50,16 +50,19 @@ class Chain(Term):
     def unary_logits(self, features: Tokens) -> Tensor:
         return self.prepare(features).local
 
-    def log_partition(self, prepared: Potentials) -> Tensor:
-        """Return ``log Σ_y exp(−E(x, y))`` over all tag sequences, ``(batch,)``, by the forward algorithm."""
-        local, mask = prepared
+    def log_partition(self, prepared: Potentials, penalties: Penalties | None = None) -> Tensor:
+        """Return ``log Σ_y exp(−E(x, y))`` over all tag sequences, ``(batch,)``, by the forward algorithm.
+
+        Here and below, `lossnet.spaces.Constraints.penalties` leave out what a scheme of tags forbids.
+        """
+        local, transitions, mask = self._scores(prepared, penalties)
         total = local[:, 0]
         for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
-            longer = (total.unsqueeze(2) + self.transitions).logsumexp(1) + scores
+            longer = (total.unsqueeze(2) + transitions).logsumexp(1) + scores
             total = torch.where(real.unsqueeze(1), longer, total)
         return total.logsumexp(1)
 
-    def marginals(self, prepared: Potentials) -> Tensor:
+    def marginals(self, prepared: Potentials, penalties: Penalties | None = None) -> Tensor:
         """Return the probability of each tag, ``(batch, length, tags)``, zero on padding.
 
         They are the derivatives of `log_partition` by the scores of single tags.
@@ -67,14 +70,21 @@ class Chain(Term):
         local, mask = prepared
         with torch.enable_grad():
             local = local.detach().requires_grad_()
-            total = self.log_partition(Potentials(local, mask)).sum()
+            total = self.log_partition(Potentials(local, mask), penalties).sum()
         (chances,) = torch.autograd.grad(total, local)
         return chances * mask.unsqueeze(2)
 
-    def viterbi(self, prepared: Potentials) -> Tensor:
+    def viterbi(self, prepared: Potentials, penalties: Penalties | None = None) -> Tensor:
         """Return the sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""
-        local, mask = prepared
+        local, transitions, mask = self._scores(prepared, penalties)
         if not local.shape[1]:  # no sentence
             return local
-        chosen = F.one_hot(best_path(local, self.transitions, mask), local.shape[2])
+        chosen = F.one_hot(best_path(local, transitions, mask), local.shape[2])
         return chosen.to(local.dtype) * mask.unsqueeze(2)
+
+    def _scores(self, prepared: Potentials, penalties: Penalties | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores of tags ``(batch, length, tags)`` and of neighbours, and the mask."""
+        local, mask = prepared
+        if penalties is None:
+            return local, self.transitions, mask
+        return local + penalties.tags, self.transitions + penalties.pairs, mask

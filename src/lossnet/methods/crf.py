@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from lossnet.energies import Chain, Sum
+from lossnet.energies.chain import Potentials
 from lossnet.methods.base import Method, Stage, Update
 from lossnet.methods.spec import MethodSpec
-from lossnet.spaces import Batch, Tags
+from lossnet.spaces import Batch, Penalties, Tags
 
 
 class CRF(Method):
@@ -17,7 +19,10 @@ class CRF(Method):
 
     The exact baseline for learned losses of the same energy; energies that look further have none.
 
-    >>> import torch
+    Where tags mark spans, sequences that their scheme forbids are left out of the sum and of predictions
+    (`lossnet.spaces.Tags.constraints`).  A training sentence whose own tags are forbidden is compared with
+    all sequences, so that its loss stays finite; the library's readers let no such sentence in.
+
     >>> from lossnet.nets import BiLSTM, WordVectors
     >>> encoder = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
     >>> method = CRF(Sum(encoder, Chain(encoder.width, tags=3)), Tags(3))
@@ -26,6 +31,7 @@ class CRF(Method):
     """
 
     predictors = ("energy",)
+    space: Tags
 
     def __init__(self, energy: Sum, space: Tags) -> None:
         super().__init__()
@@ -39,16 +45,31 @@ class CRF(Method):
         return (Stage("energy", ("energy",), self.updates, self.marginals),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        encoded = self.energy.encode(batch.x)
-        energies = self.energy.evaluate(encoded, batch.y.unsqueeze(1)).squeeze(1)
-        yield Update("energy", batch.mean(energies + self._chain.log_partition(*encoded)))
+        (potentials,) = self.energy.encode(batch.x)
+        energies = self.energy.evaluate((potentials,), batch.y.unsqueeze(1)).squeeze(1)
+        partition = self._chain.log_partition(potentials, self._penalties(potentials, batch.y))
+        yield Update("energy", batch.mean(energies + partition))
 
     def predict(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._chain.viterbi(*self.energy.encode(x))
+        (potentials,) = self.energy.encode(x)
+        return self._chain.viterbi(potentials, self._penalties(potentials))
 
     def marginals(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the probability of each tag, ``(batch, length, tags)``, by which epochs are chosen."""
-        return self._chain.marginals(*self.energy.encode(x))
+        (potentials,) = self.energy.encode(x)
+        return self._chain.marginals(potentials, self._penalties(potentials))
+
+    def _penalties(self, potentials: Potentials, truth: Tensor | None = None) -> Penalties | None:
+        """Return the scores that exclude what the scheme forbids, but for sentences whose truth breaks it."""
+        local, mask = potentials
+        constraints = self.space.constraints(local.device)
+        if constraints is None:
+            return None
+        penalties = constraints.penalties(mask, local.dtype)
+        if truth is None:
+            return penalties
+        whole = constraints.hold(truth.argmax(-1), mask)[:, None, None]
+        return Penalties(*(torch.where(whole, part, 0) for part in penalties))
 
     @property
     def _chain(self) -> Chain:
