@@ -58,7 +58,6 @@ from lossnet.energies import Energy
 from lossnet.files import write_json
 from lossnet.hypergradient import (
     ConjugateGradient,
-    Curvature,
     DoubleBackward,
     Identity,
     Neumann,
@@ -221,8 +220,7 @@ class Problem:
         """``1 / |λ|max`` of the inner Hessian."""
         prediction = self.prediction()
         losses = self.outer(prediction), self.inner(prediction, self.energy.at(self.x))
-        solver = Identity(curvature=Curvature(first=30))
-        found = implicit_gradient(*losses, self.theta, self.phi, solver)
+        found = implicit_gradient(*losses, self.theta, self.phi, Neumann(30))
         assert found.curvature is not None
         return 1 / found.curvature.item()
 

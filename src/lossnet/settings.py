@@ -137,16 +137,16 @@ class Settings:
         1.0, "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
     )
     implicit_weight: float = _method(
-        1000.0,
+        300.0,
         "μ, the weight of the implicit term in the energy's gradient",
         search=(1.0, 1e4),
         stackable=True,
     )
     implicit_cap: float = _method(
-        5.0,
+        20.0,
         "largest norm of the implicit term, in norms of the explicit one; 0 for no cap",
         ">= 0",
-        search=(0.5, 20.0),
+        search=(0.5, 100.0),
     )
     implicit_every: int = _method(
         0, "the implicit term is part of every n-th energy step; 0 for the last one", ">= 0"

@@ -1,6 +1,5 @@
 """Solvers on explicit matrices."""
 
-import itertools
 import math
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lossnet.hypergradient import ConjugateGradient, Curvature, Diagonal, Exact, Identity, Neumann, RankOne
+from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
 
 SOLVERS = [
     Neumann(),
@@ -28,13 +27,6 @@ SOLVERS = [
     Exact(),
     Exact(damping=0.1),
 ]
-
-
-def fresh(solver):
-    """The same solver without curvature carried over from another matrix."""
-    if isinstance(solver, Neumann):
-        return Neumann(solver.terms, solver.step, solver.damping)
-    return Identity(solver.step, solver.damping) if isinstance(solver, Identity) else solver
 
 
 def matrix(values, seed=0):
@@ -76,7 +68,7 @@ eigenvalue = st.one_of(
 def test_any_symmetric_matrix_gives_a_finite_answer(values, seed, scale, dtype, solver):
     hessian = matrix(values, seed).to(dtype)
     vector = (scale * right_side(len(values), seed)).to(dtype)
-    found = fresh(solver).solve(lambda v: hessian @ v, vector, gradient=right_side(len(values), 7).to(dtype))
+    found = solver.solve(lambda v: hessian @ v, vector, gradient=right_side(len(values), 7).to(dtype))
     assert found.vector.dtype == dtype
     assert found.vector.isfinite().all()
     assert found.residual is None or found.residual.isfinite()
@@ -96,7 +88,7 @@ def test_positive_definite_systems_are_solved(values, seed, damping):
     for solver in (
         Exact(damping=damping),
         ConjugateGradient(iterations=3 * len(values), damping=damping),
-        Neumann(terms=600, damping=damping, curvature=Curvature(first=50)),
+        Neumann(terms=600, damping=damping),
     ):
         found = solver.solve(lambda v: hessian @ v, vector).vector
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
@@ -137,27 +129,170 @@ def test_identity_is_a_series_without_terms(step, damping):
     identity = Identity(step, damping).solve(lambda v: hessian @ v, vector)
     series = Neumann(0, step, damping).solve(lambda v: hessian @ v, vector)
     assert torch.equal(identity.vector, series.vector)
-    alpha = step if step == "auto" else torch.tensor(step, dtype=torch.float64)
-    if step == "auto":
-        alpha = 1 / (identity.curvature + damping)
+    alpha = 1 / (identity.curvature + damping) if step == "auto" else step
     torch.testing.assert_close(identity.vector, alpha * vector)
 
 
-@pytest.mark.parametrize("step", ["auto", 0.6, 100.0])
+@pytest.mark.parametrize("step", [0.6, 100.0])
 def test_a_long_series_stays_bounded_under_negative_curvature(step):
     hessian, vector = matrix([3.0, 1.0, -2.0]), right_side(3)
-    solver = Neumann(terms=2000, step=step)
-    found = solver.solve(lambda v: hessian @ v, vector)
-    alpha = 1 / found.curvature if step == "auto" else step
-    assert found.vector.norm() <= alpha * 2001 * vector.norm()
-    if step == 100.0:  # the very first term is too long
-        torch.testing.assert_close(found.vector, step * vector)
-    else:  # the sum of the terms before the first that is longer than b
-        term, total, ended = vector, vector, 0
-        while (term := term - alpha * hessian @ term).norm() <= vector.norm():
-            total, ended = total + term, ended + 1
-        assert ended >= 1
-        torch.testing.assert_close(found.vector, alpha * total)
+    found = Neumann(terms=2000, step=step).solve(lambda v: hessian @ v, vector)
+    assert found.vector.norm() <= step * 2001 * vector.norm()
+    # The sum of the terms before the first that is longer than b.
+    term, total, ended = vector, vector, 0
+    while (term := term - step * hessian @ term).norm() <= vector.norm():
+        total, ended = total + term, ended + 1
+    torch.testing.assert_close(found.vector, step * total)
+    assert found.terms == ended
+    assert (ended == 0) == (step == 100.0)  # the very first term is too long
+
+
+# ---------------------------------------------------------------- the step that is found
+
+
+def on_paper(hessian, vector, terms, damping=0.0):
+    """The steps of ``auto`` with their exits: the answer, and the terms beyond the first."""
+    damped = hessian + damping * torch.eye(len(vector), dtype=vector.dtype)
+    power, answer, residual = vector, torch.zeros_like(vector), vector
+    for _ in range(2):
+        power = hessian @ power / (hessian @ power).norm()
+    largest = (hessian @ power).norm()
+    for index in range(terms + 1):
+        image = damped @ residual
+        largest = max(largest, (hessian @ residual).norm() / residual.norm())
+        step = 1 / (largest + damping)
+        if (residual - step * image).norm() > vector.norm() and residual @ image > 0:
+            step = residual @ image / (image @ image)
+        answer, residual = answer + step * residual, residual - step * image
+        if residual.norm() > vector.norm():
+            return answer, index
+    return answer, terms
+
+
+signed = st.floats(0.01, 100.0) | st.floats(-100.0, -0.01)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    values=st.lists(signed, min_size=1, max_size=8),
+    seed=st.integers(0, 1000),
+    terms=st.integers(0, 12),
+    damping=st.sampled_from([0.0, 0.5]),
+)
+def test_steps_are_those_on_paper_and_leave_a_residual_of_two_at_most(values, seed, terms, damping):
+    hessian, vector = matrix(values, seed), right_side(len(values), seed)
+    solvers = [Neumann(terms, damping=damping), *([Identity(damping=damping)] if not terms else [])]
+    for solver in solvers:
+        found = solver.solve(lambda v: hessian @ v, vector)
+        expected, ended = on_paper(hessian, vector, terms, damping)
+        torch.testing.assert_close(found.vector, expected, rtol=1e-6, atol=1e-9)
+        assert found.terms is None if isinstance(solver, Identity) else found.terms == ended
+        residual = (vector - hessian @ found.vector).norm() / vector.norm()
+        torch.testing.assert_close(found.residual, residual, rtol=1e-7, atol=1e-9)
+        damped = (vector - hessian @ found.vector - damping * found.vector).norm() / vector.norm()
+        assert damped <= 2 + 1e-9
+        assert found.curvature >= (hessian @ vector).norm() / vector.norm() * (1 - 1e-9)
+        assert found.curvature <= max(map(abs, values)) * (1 + 1e-9)
+        if min(values) > 0:
+            assert damped <= 1 + 1e-9
+            assert ended == terms
+
+
+def test_a_residual_of_two_is_reached():
+    found = Identity().solve(lambda v: -3 * v, right_side(4))
+    torch.testing.assert_close(found.residual, torch.tensor(2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("share", [1e-2, 1e-4, 1e-6, 1e-8, 1e-12])
+@pytest.mark.parametrize("steepest", [10.0, 1000.0])
+def test_what_the_estimate_missed_shortens_the_step_and_ends_nothing(steepest, share):
+    """The steepest direction has hardly a share of ``b``, so that the power method does not see it."""
+    values = torch.tensor([1.0, 0.9, 0.5, steepest], dtype=torch.float64)
+    vector = torch.tensor([1.0, 1.0, 1.0, share], dtype=torch.float64)
+    identity = Identity().solve(lambda v: values * v, vector)
+    if share < 1e-8:
+        assert identity.curvature < steepest / 9
+    for terms in (1, 5, 20, 2000):
+        found = Neumann(terms).solve(lambda v: values * v, vector)
+        assert found.terms == terms
+        assert found.residual <= 1 + 1e-9
+        assert (found.vector - identity.vector).norm() > 0.1 * identity.vector.norm()
+    assert steepest / 2 < found.curvature <= steepest * (1 + 1e-9)  # all that the series needs to converge
+    if steepest == 10.0:
+        torch.testing.assert_close(found.vector, vector / values, rtol=1e-6, atol=1e-9)
+    else:  # 2000 terms are twice the condition number
+        assert found.residual < 0.5
+    # A step that is given stays as it is, and the count says what came of it.
+    stopped = Neumann(5, step=10.0).solve(lambda v: values * v, vector)
+    assert stopped.terms == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [3, 40])
+def test_five_terms_are_not_the_identity(seed, size):
+    """On any definite Hessian, and on an indefinite one unless it bends down along ``b`` itself."""
+    generator = torch.Generator().manual_seed(seed)
+    root = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    symmetric = (root + root.T) / 2
+    vector = right_side(size, seed)
+    for hessian in (root @ root.T, symmetric, -symmetric):
+        found, identity = (
+            solver.solve(lambda v, hessian=hessian: hessian @ v, vector) for solver in (Neumann(), Identity())
+        )
+        bends_down = vector @ hessian @ vector <= 0
+        assert (found.terms == 0) == bends_down
+        assert torch.equal(found.vector, identity.vector) == bends_down
+
+
+@pytest.mark.parametrize("solver", [Identity(), Neumann(4), Neumann(4, damping=0.3), ConjugateGradient(3)])
+def test_problems_side_by_side_have_their_own_steps(solver):
+    hessians = torch.stack([matrix([4.0, 1.0, 0.1], 1), matrix([-300.0, 2.0, 1.0], 2), matrix([1.0] * 3)])
+    vectors = torch.stack([right_side(3, seed) for seed in range(3)]) * torch.tensor([[1.0], [1e3], [0.0]])
+    both = solver.solve(
+        lambda v: (hessians @ v.unsqueeze(-1)).squeeze(-1),
+        vectors,
+        dot=lambda a, b: (a * b).sum(-1, keepdim=True),
+    )
+    for index, (hessian, vector) in enumerate(zip(hessians, vectors, strict=True)):
+        lone = solver.solve(lambda v, hessian=hessian: hessian @ v, vector)
+        torch.testing.assert_close(both.vector[index], lone.vector)
+        for name in ("curvature", "residual", "terms"):
+            if getattr(lone, name) is not None:
+                torch.testing.assert_close(getattr(both, name)[index, 0], getattr(lone, name))
+
+
+def test_products_are_counted():
+    product = counted(matrix([1.0, 2.0]))
+    for solver, calls in (
+        (Identity(), 3),
+        (Neumann(5), 5 + 3),
+        (Neumann(0), 3),
+        (Identity(0.1), 0),
+        (Neumann(5, 0.1), 5),
+    ):
+        product.calls = 0
+        solver.solve(product, right_side(2))
+        assert product.calls == calls
+
+
+@pytest.mark.parametrize("solver", [Identity(), Neumann(2)], ids=repr)
+def test_a_step_that_is_found_draws_nothing_and_remembers_nothing(solver):
+    before = torch.get_rng_state()
+    hessian, vector = matrix([1.0, 3.0, -2.0]), right_side(3)
+    first = solver.solve(lambda v: hessian @ v, vector)
+    solver.solve(lambda v: 100 * v, vector)
+    assert torch.equal(solver.solve(lambda v: hessian @ v, vector).vector, first.vector)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_step_is_found_for_small_gradients_in_single_precision():
+    hessian, vector = matrix([0.5, 1.0, 2.0]).float(), right_side(3).float()
+    expected = Neumann().solve(lambda v: hessian @ v, vector).vector
+    small = Neumann().solve(lambda v: hessian @ v, 2.0**-60 * vector).vector
+    torch.testing.assert_close(small * 2.0**60, expected)
+
+
+# ---------------------------------------------------------------- the other solvers
 
 
 def test_conjugate_gradient_stops_at_negative_curvature():
@@ -250,58 +385,6 @@ def test_rank_one_inverts_the_damped_outer_product(size, seed, damping):
     torch.testing.assert_close(found, torch.linalg.solve(dense, vector), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0, 5.0], [1.0, -6.0, 2.0], [4.0, -4.0, 1.0]])
-def test_curvature_converges_from_below_and_carries_over(values):
-    product = counted(matrix(values))
-    curvature = Curvature(first=3)
-    largest = max(map(abs, values))
-    estimates = [curvature.update(product, torch.zeros(3, dtype=torch.float64)).item()]
-    assert product.calls == 3
-    estimates += [curvature.update(product, torch.zeros(3, dtype=torch.float64)).item() for _ in range(40)]
-    assert product.calls == 43
-    assert all(before <= after + 1e-12 for before, after in itertools.pairwise(estimates))
-    assert estimates[-1] == pytest.approx(largest, rel=1e-9)
-    assert estimates[0] <= largest
-    # Another matrix with the same eigenvectors is known at once.
-    doubled = curvature.update(lambda v: 2 * product(v), torch.zeros(3, dtype=torch.float64))
-    assert doubled.item() == pytest.approx(2 * largest, rel=1e-9)
-
-
-def test_curvature_state_restarts_resumes_and_is_kept_in_place():
-    hessian = matrix([1.0, 3.0, 5.0])
-    curvature = Curvature()
-    like = torch.zeros(3, dtype=torch.float64)
-    curvature.update(lambda v: hessian @ v, like)
-    state = curvature.vector
-    resumed = Curvature(vector=state.clone())
-    assert torch.equal(
-        curvature.update(lambda v: hessian @ v, like), resumed.update(lambda v: hessian @ v, like)
-    )
-    assert curvature.vector is state
-    # A flat or broken step in between does not lose the direction.
-    curvature.update(lambda v: 0 * v, like)
-    curvature.update(lambda v: v * math.nan, like)
-    assert torch.equal(curvature.vector, resumed.vector)
-    smaller = torch.zeros(2, dtype=torch.float64)
-    assert curvature.update(lambda v: 7 * v, smaller).item() == pytest.approx(7.0)
-
-
-def test_curvature_leaves_random_numbers_alone():
-    before = torch.get_rng_state()
-    Curvature().update(lambda v: v, torch.zeros(3))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_solver_carries_its_curvature_and_shares_it_with_nobody():
-    product = counted(matrix([1.0, 2.0]))
-    solver = Neumann(terms=2, curvature=Curvature(first=4))
-    solver.solve(product, right_side(2))
-    assert product.calls == 4 + 2
-    solver.solve(product, right_side(2))
-    assert product.calls == 4 + 2 + 1 + 2
-    assert Neumann().curvature.vector is None
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -315,7 +398,6 @@ def test_a_solver_carries_its_curvature_and_shares_it_with_nobody():
         lambda: Diagonal(samples=0),
         lambda: RankOne(damping=0.0),
         lambda: Exact(damping=-1.0),
-        lambda: Curvature(first=0),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make):
@@ -331,9 +413,6 @@ def test_rank_one_asks_for_the_gradient():
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_solvers_never_wait_for_the_device(solver):
     """Meta tensors have no values: anything that reads one, as ``item`` or ``if`` would, raises."""
-    if isinstance(solver, Neumann | Identity) and solver.step == "auto":
-        vector = torch.ones(3, device="meta") / 2
-        solver = type(solver)(curvature=Curvature(vector=vector))
     if isinstance(solver, Exact):
         pytest.skip("eigenvalues of a dense matrix wait for the device; Exact is for small problems")
     vector = torch.ones(3, device="meta")

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, hessian, jacrev
 import lossnet
 from lossnet.build import build
 from lossnet.energies import Energy, LabelInteraction, Local, Sum
-from lossnet.hypergradient import ConjugateGradient, Diagonal, Exact, Identity, Neumann, RankOne
+from lossnet.hypergradient import Exact, Identity, Neumann, RankOne
 from lossnet.loading import load as load_data
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Ranking, Regression, TaskLoss
 from lossnet.methods import SEAL, Implicit
@@ -67,7 +67,7 @@ def implicit_update(task_net, energy, batch, name="margin", seed=7, **options):
     plain = {"task_loss": TASK_LOSS, "score": F1(), "solver": Exact(), "weight": 1.0, "max_norm_ratio": None}
     method = Implicit(task_net, energy, SPACE, LOSSES[name], **plain | options)
     torch.manual_seed(seed)
-    return next(method.updates(batch))
+    return next(method.energy_updates(batch))
 
 
 def flat(tensors):
@@ -175,12 +175,6 @@ class Dense:
         primary = grad(self.outer)(self.theta, self.phi)
         return -(mixed.T @ torch.linalg.solve(second, primary))
 
-    def residual(self, weight=1.0):
-        second = hessian(self.inner)(self.theta, self.phi)
-        primary = weight * grad(self.outer)(self.theta, self.phi)
-        step = 1 / torch.linalg.eigvalsh(second).abs().max()
-        return (step * second @ primary - primary).norm() / primary.norm()
-
 
 @pytest.mark.parametrize("weight", [1.0, -0.4])
 @every_through
@@ -259,8 +253,8 @@ def test_the_task_nets_steps_are_seals(task_net, energy, batch, through):
     method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2, gradient_path=through)
     assert method.stages()[0].networks == ("energy", "task_net")
     steps, expected = list(method.updates(batch)), list(seal.updates(batch))
-    assert [update.network for update in steps] == ["energy", "task_net", "task_net"]
-    for update, other in zip(steps[1:], expected[1:], strict=True):
+    assert [update.network for update in steps] == ["task_net", "task_net", "energy"]  # Algorithm 1
+    for update, other in zip(steps[:2], expected[1:], strict=True):
         assert torch.equal(update.loss, other.loss)
         assert update.gradients is None
         assert update.measured == {}
@@ -380,6 +374,8 @@ def test_the_implicit_term_is_capped(task_net, energy, batch, through, ratio):
     expected = implicit * min(1.0, limit / implicit.norm())
     torch.testing.assert_close(capped, expected, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(found.measured["implicit_norm"], implicit.norm())  # before the cap
+    assert "capped" not in free.measured
+    assert found.measured["capped"] == float(implicit.norm() > limit)
 
 
 def test_the_cap_was_reached_in_these_tests(task_net, energy, batch):
@@ -401,11 +397,11 @@ def test_the_implicit_term_is_part_of_every_so_many_th_step(
     method = Implicit(task_net, energy, SPACE, CD(4), energy_steps=steps, task_steps=2, every=every)
     seal = SEAL(task_net, energy, SPACE, CD(4), energy_steps=steps)
     torch.manual_seed(7)
-    updates = list(method.updates(batch))
+    updates = list(method.energy_updates(batch))
     torch.manual_seed(7)
-    plain = list(seal.updates(batch))
-    assert [update.network for update in updates] == ["energy"] * steps + ["task_net"] * 2
-    kinds = ["i" if set(update.measured) == MEASURED else "e" for update in updates[:steps]]
+    plain = list(seal.energy_updates(batch))
+    assert len(updates) == steps
+    kinds = ["i" if set(update.measured) == MEASURED | {"capped"} else "e" for update in updates]
     assert "".join(kinds) == expected
     for kind, update, other in zip(kinds, updates, plain, strict=False):
         torch.testing.assert_close(update.loss, other.loss, rtol=1e-12, atol=0)  # it draws the same samples
@@ -418,7 +414,7 @@ def test_later_steps_see_the_stepped_energy(task_net, energy, batch):
     method = Implicit(
         task_net, energy, SPACE, Margin(), TASK_LOSS, 2, solver=Exact(), weight=1.0, max_norm_ratio=None
     )
-    updates = method.updates(batch)
+    updates = method.energy_updates(batch)
     first = next(updates)
     with torch.no_grad():
         for parameter, gradient in zip(energy.parameters(), first.gradients, strict=True):
@@ -453,87 +449,31 @@ def test_nothing_is_left_in_grad(task_net, energy, batch):
 # ---------------------------------------------------------------- the solver and its state
 
 
-@pytest.mark.parametrize(
-    ("solver", "stateful"),
-    [
-        (Identity(), True),
-        (Neumann(2), True),
-        (Exact(), False),
-        (ConjugateGradient(2), False),
-        (Diagonal(2), False),
-        (RankOne(), False),
-    ],
-    ids=lambda part: type(part).__name__ if not isinstance(part, bool) else "",
-)
-def test_only_curvature_is_state(task_net, energy, batch, solver, stateful):
-    method = Implicit(task_net, energy, SPACE, Margin(), solver=solver)
+def test_a_solver_is_no_state(task_net, energy, batch):
+    method = Implicit(task_net, energy, SPACE, Margin(), solver=Neumann(2))
     networks = {f"task_net.{name}" for name in task_net.state_dict()}
-    networks |= {f"energy.{name}" for name in energy.state_dict()}
-    assert set(method.state_dict()) - networks == ({"steepest"} if stateful else set())
-    assert next(method.updates(batch)).gradients is not None
-
-
-def test_the_curvature_is_followed_in_place(task_net, energy, batch):
-    method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, weight=1.0, max_norm_ratio=None).double()
-    steepest, place = method.steepest, method.steepest.data_ptr()
-    torch.testing.assert_close(steepest.norm(), torch.ones((), dtype=torch.float64))
-    dense = Dense("margin", "cost", task_net, energy, batch)
-    second = hessian(dense.inner)(dense.theta, dense.phi)
-    vector = steepest.clone()
-    for _ in range(3):
-        update = next(method.updates(batch))
-        torch.testing.assert_close(update.measured["curvature"], (second @ vector).norm())
-        vector = second @ vector / (second @ vector).norm()
-        torch.testing.assert_close(method.steepest, vector)
-    for _ in range(80):
-        update = next(method.updates(batch))
-    assert method.steepest is steepest
-    assert method.steepest.data_ptr() == place
-    largest = torch.linalg.eigvalsh(second).abs().max()
-    torch.testing.assert_close(update.measured["curvature"], largest, rtol=1e-6, atol=0)
-    torch.testing.assert_close(update.measured["residual"], dense.residual(), rtol=1e-6, atol=0)
-    mixed = jacrev(grad(dense.inner), 1)(dense.theta, dense.phi)
-    implicit = -(mixed.T @ grad(dense.outer)(dense.theta, dense.phi)) / largest
-    torch.testing.assert_close(flat(update.gradients), dense.explicit() + implicit, rtol=1e-6, atol=1e-9)
-
-
-def test_the_state_moves_with_the_method_and_is_loaded(task_net, energy, batch):
-    method = Implicit(task_net, energy, SPACE, Margin())
-    assert method.steepest.dtype == torch.float32
-    for dtype in (torch.float64, torch.float32, torch.float64):
-        method.to(dtype)
-        assert method.steepest.dtype == dtype
-        before = method.steepest.clone()
-        next(method.updates(Batch(batch.x.to(dtype), batch.y.to(dtype))))
-        assert method.steepest.dtype == dtype
-        assert not torch.equal(method.steepest, before)
-    other = Implicit(task_net, energy, SPACE, Margin()).double()
-    assert not torch.equal(other.steepest, method.steepest)
-    other.load_state_dict(method.state_dict())
-    one, two = next(method.updates(batch)), next(other.updates(batch))
+    assert set(method.state_dict()) == networks | {f"energy.{name}" for name in energy.state_dict()}
+    one, two = (next(method.energy_updates(batch)) for _ in range(2))
     assert torch.equal(flat(one.gradients), flat(two.gradients))
-    assert torch.equal(method.steepest, other.steepest)
 
 
-def test_methods_that_share_a_solver_do_not_share_its_state(task_net, energy, batch):
-    solver = Neumann(2)
-    one, two, alone = (
-        Implicit(task_net, energy, SPACE, Margin(), solver=each).double()
-        for each in (solver, solver, Neumann(2))
-    )
-    for _ in range(3):
-        next(two.updates(batch))
-        found, expected = next(one.updates(batch)), next(alone.updates(batch))
-        assert torch.equal(flat(found.gradients), flat(expected.gradients))
-
-
-def test_the_state_starts_the_same_and_draws_nothing(task_net, energy):
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    one = Implicit(task_net, energy, SPACE)
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(one.steepest, Implicit(task_net, energy, SPACE).steepest)
+@every_through
+def test_the_step_is_that_of_this_batch(task_net, energy, batch, through):
+    """``α b`` with the curvature of three products with the dense Hessian from ``b``."""
+    update = implicit_update(task_net, energy, batch, gradient_path=through, solver=Identity())
+    dense = Dense("margin", through, task_net, energy, batch)
+    second, vector = hessian(dense.inner)(dense.theta, dense.phi), grad(dense.outer)(dense.theta, dense.phi)
+    power = vector
+    for _ in range(2):
+        power = second @ power / (second @ power).norm()
+    largest = (second @ power).norm()
+    torch.testing.assert_close(update.measured["curvature"], largest)
+    left = (vector - second @ vector / largest).norm() / vector.norm()
+    assert left <= 1  # else the step would be shorter
+    torch.testing.assert_close(update.measured["residual"], left)
+    mixed = jacrev(grad(dense.inner), 1)(dense.theta, dense.phi)
+    expected = dense.explicit() - mixed.T @ vector / largest
+    torch.testing.assert_close(flat(update.gradients), expected, rtol=1e-6, atol=1e-9)
 
 
 # ---------------------------------------------------------------- training
@@ -598,9 +538,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(make_data, tmp_path, loss, throu
     resumed = made(seed=99, **changes)
     again = trainer(resumed, checkpoint=checkpoint).fit(train, valid, resume=True)
     assert timeless(again) == timeless(history)
-    assert set(history[0]["measured"]["energy"]) == MEASURED
+    assert set(history[0]["measured"]["energy"]) == MEASURED | {"capped", "terms"}
     assert whole.state_dict().keys() == resumed.state_dict().keys()
-    assert "steepest" in whole.state_dict()
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
 
@@ -621,11 +560,13 @@ def test_a_run_tells_what_it_measured(tmp_path):
     assert written["measured"] == entry["measured"] == result["measured"]
     assert set(written["measured"]) == {"energy"}
     measured = written["measured"]["energy"]
-    assert set(measured) == MEASURED
+    assert set(measured) == MEASURED | {"capped"}
     assert all(measured[name] > 0 for name in MEASURED - {"cosine"})
+    assert 0 <= measured["capped"] <= 1
+    assert measured["residual"] <= 2
     assert -1 <= measured["cosine"] <= 1
     assert written["steps"] == 4 * 3
-    model = lossnet.load(tmp_path)  # which has no energy, nor its solver's state
+    model = lossnet.load(tmp_path)  # which has no energy
     probabilities, _ = model.probabilities(data.test)
     assert probabilities.shape == (50, data.test.labels)
 
@@ -695,7 +636,7 @@ def update_in(kind, name, through, batch=None, solver=None):
         max_norm_ratio=None,
     )
     torch.manual_seed(7)
-    return next(method.updates(own if batch is None else batch))
+    return next(method.energy_updates(own if batch is None else batch))
 
 
 @every_through
@@ -827,7 +768,7 @@ class OneLabel:
         return torch.where(y > 0, 1 - 2 * p / (p + 1), 1.0).mean().item()  # F1 is 0 where there is no label
 
     def gradient(self):
-        (gradient,) = next(self.method.updates(self.batch)).gradients
+        (gradient,) = next(self.method.energy_updates(self.batch)).gradients
         return gradient.item()
 
 
@@ -868,6 +809,6 @@ def test_forbidden_tags_do_no_harm(through):
             return self.net(x).masked_fill(torch.tensor([False, False, True]), -torch.inf)
 
     method = Implicit(Forbidding(), energy, space, CD(4, score), score=score, gradient_path=through)
-    update = next(method.updates(batch))
+    update = next(method.energy_updates(batch))
     assert update.loss.isfinite()
     assert all(part.isfinite().all() for part in update.gradients)

@@ -473,7 +473,8 @@ def test_the_implicit_term_of_recurrent_networks_equals_that_of_double_backward(
         torch.manual_seed(1)
         found.append(copy.deepcopy(method).implicit_update(batch))
     difference, exact = found
-    for name in ("implicit_norm", "curvature"):
+    for name in ("implicit_norm", "curvature", "residual"):
         torch.testing.assert_close(difference.measured[name], exact.measured[name], rtol=1e-6, atol=0)
+    assert difference.measured["residual"] <= 2
     for mine, theirs in zip(difference.gradients, exact.gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)

@@ -17,7 +17,7 @@ What stands for the inverse Hessian:
 `Exact`              the pseudo-inverse, dense                             as many as parameters
 ===================  ====================================================  ========================
 
-(``step="auto"`` costs one product more: see `Curvature`.)  Products with the Hessian are made by
+(``step="auto"`` costs three products more, and gives the residual.)  Products with the Hessian are made by
 `DoubleBackward` or `FiniteDifference`.  The first needs no vectors as long as the weights of a network's
 first layer: see `Layer`.
 """
@@ -28,7 +28,6 @@ from lossnet.hypergradient.layers import Layer
 from lossnet.hypergradient.products import DoubleBackward, FiniteDifference
 from lossnet.hypergradient.solvers import (
     ConjugateGradient,
-    Curvature,
     Diagonal,
     Exact,
     Identity,
@@ -39,7 +38,6 @@ from lossnet.hypergradient.solvers import (
 __all__ = [
     "SOLVERS",
     "ConjugateGradient",
-    "Curvature",
     "Diagonal",
     "DoubleBackward",
     "Exact",

@@ -24,7 +24,6 @@ class System:
     vector: Tensor
     gradient: Tensor | None = None
     dot: Dot = torch.dot
-    largest: Tensor | None = None
 
     def norm(self, vector: Tensor) -> Tensor:
         """Return ``√(v · v)``, ``()``."""
@@ -39,11 +38,14 @@ class Solution:
         vector: ``(n,)``, in place of ``H⁻¹ b``.
         curvature: the solver's estimate of the largest ``|λ|`` of ``H``, ``()``, where it made one.
         residual: ``‖Hv − b‖ / ‖b‖``, ``()``, where it costs no further product.
+        terms: of a series, those that were summed beyond the first, ``()``: fewer than asked for where it
+            ended early.
     """
 
     vector: Tensor
     curvature: Tensor | None = None
     residual: Tensor | None = None
+    terms: Tensor | None = None
 
 
 class Solver(ABC):
@@ -74,7 +76,6 @@ class Solver(ABC):
         gradient: Tensor | None = None,
         *,
         dot: Dot = torch.dot,
-        largest: Tensor | None = None,
     ) -> Solution:
         """Approximate ``H⁻¹ vector``.
 
@@ -83,19 +84,11 @@ class Solver(ABC):
             vector: ``b``, ``(n,)``.
             gradient: the inner gradient ``g``, ``(n,)``; only solvers with `needs_gradient` read it.
             dot: the inner product of vectors.
-            largest: the result of `estimate`, if it was asked before.
         """
-        return self._solve(System(product, vector, gradient, dot, largest))
+        return self._solve(System(product, vector, gradient, dot))
 
     @abstractmethod
     def _solve(self, system: System) -> Solution: ...
-
-    def estimate(self, product: Product, like: Tensor) -> Tensor | None:
-        """Return ``|λ|max``, ``()``, from a state kept between calls, where the solver has one.
-
-        The state is a vector of all parameters, and so must be those of ``product`` and ``like``, ``(n,)``.
-        """
-        return None
 
 
 def inverse(value: Tensor) -> Tensor:

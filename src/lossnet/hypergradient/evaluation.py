@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from lossnet.hypergradient.layers import Gradient, Layer, Place, places
+from lossnet.hypergradient.layers import Layer, Place, places
 
 
 def evaluate(loss: Tensor | Callable[[], Tensor], name: str, problems: int | None = None) -> Tensor:
@@ -95,7 +95,7 @@ class Layout:
 
     The weights of each of ``layers`` are given by a ``D`` that stands for ``Dᵀ X``: it has fewer entries, is
     what differentiation finds, and moves the layer's output by ``X Xᵀ D``.  The inner product is still that
-    of the weights.  The *whole* vector has all parameters themselves.
+    of the weights.
 
     The first axis of several ``problems``' parameters stays: vectors are ``(problems, n)`` and their inner
     products ``(problems, 1)``.  There are no layers then.
@@ -119,8 +119,6 @@ class Layout:
             start = index if index in self.layers or start in self.layers else start
             runs[start] = runs.get(start, 0) + size
         self.starts, self.lengths = list(runs), list(runs.values())
-        self.whole_sizes = [parameter.numel() // (problems or 1) for parameter in self.parameters]
-        self.whole_shape = (*self.first, sum(self.whole_sizes))
         self.dtype = reduce(torch.promote_types, [one.dtype for one in self.parameters], torch.float32)
         self.grams = {index: layer.gram.to(self.dtype) for index, layer in self.layers.items()}
 
@@ -143,17 +141,6 @@ class Layout:
         pairs = zip(first.split_with_sizes(self.lengths), second.split_with_sizes(self.lengths), strict=True)
         indexed = zip(self.starts, pairs, strict=True)
         return torch.stack([torch.dot(a, self._move(index, b)) for index, (a, b) in indexed]).sum()
-
-    def flatten_whole(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the whole vector of a gradient at each place."""
-        return self.flatten(Gradient(tuple(gradients), self.layers).whole)
-
-    def split_whole(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """Return how a whole vector moves each place."""
-        parts = zip(vector.split(self.whole_sizes, -1), self.parameters, strict=True)
-        changes = [part.view(parameter.shape).to(parameter.dtype) for part, parameter in parts]
-        indexed = enumerate(changes)
-        return tuple(self.layers[i].move(part) if i in self.layers else part for i, part in indexed)
 
     def _move(self, index: int, part: Tensor) -> Tensor:
         if index not in self.layers:

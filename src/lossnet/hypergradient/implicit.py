@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from lossnet.hypergradient.base import Solver, System, check_at_least, inverse
+from lossnet.hypergradient.base import Solution, Solver, System, check_at_least, inverse
 from lossnet.hypergradient.evaluation import Layout, derivatives, evaluate
 from lossnet.hypergradient.layers import Gradient, Layer, Place, places, thin_layers, within
 from lossnet.hypergradient.products import DoubleBackward, FiniteDifference, Products
@@ -32,6 +32,8 @@ class Hypergradient:
         cosine: between the two; 0 where one vanishes.
         curvature: the solver's estimate of the Hessian's largest ``|λ|``, where it made one.
         residual: ``‖Hv − b‖ / ‖b‖`` of the linear solve, without damping, where it was free or asked for.
+        terms: of a series, those that were summed beyond the first; fewer than asked for where it ended
+            early.
     """
 
     gradients: tuple[Tensor, ...]
@@ -42,6 +44,7 @@ class Hypergradient:
     cosine: Tensor
     curvature: Tensor | None
     residual: Tensor | None
+    terms: Tensor | None
 
     @cached_property
     def explicit(self) -> tuple[Tensor, ...]:
@@ -77,13 +80,12 @@ def implicit_gradient(
             caller's autocast and leave module buffers alone.
         inner_params: ``θ``.
         outer_params: ``φ``.
-        solver: what stands for the inverse Hessian; a fresh `Neumann` by default.  Keep your own between
-            steps, because ``step="auto"`` carries its curvature over.
+        solver: what stands for the inverse Hessian; `Neumann` by default.
         products: `DoubleBackward` or `FiniteDifference`; by default the first, and the second where some
             kernel has no second derivative (cuDNN's recurrent nets) and ``inner`` is a callable.
         max_norm_ratio: `cap` the implicit term at this multiple of the explicit term's norm.
         residual: also compute the residual, by one more product made together with the last one
-            (`ConjugateGradient` has it for free).
+            (`ConjugateGradient` and ``step="auto"`` have it for free).
         total: where each of several processes has a part of both losses, which are the sums of these: what
             sums tensors over the processes.  All of them must call this function, and all get the same.
         problems: the number of independent problems side by side: losses are ``(problems,)``, all parameters
@@ -124,7 +126,7 @@ def implicit_gradient(
         known = known.at({})
     rest = (inner, inner_params, outer_params, slope, known, solver, residual, total, problems)
     try:
-        implicit, curvature, unsolved = _implicit(first_try, *rest)
+        implicit, solution = _implicit(first_try, *rest)
     except RuntimeError as error:
         # Autograd's complaints about double backward: cuDNN, flash attention, compiled code.
         complaints = ("double backward", "is not implemented", "differentiate twice")
@@ -136,7 +138,7 @@ def implicit_gradient(
                 "the loss, for finite differences, or make the loss inside "
                 "torch.backends.cudnn.flags(enabled=False) or sdpa_kernel(SDPBackend.MATH)"
             ) from error
-        implicit, curvature, unsolved = _implicit(FiniteDifference(), *rest)
+        implicit, solution = _implicit(FiniteDifference(), *rest)
     with torch.no_grad():
         explicit = known.at(implicit.layers)
         explicit_norm, implicit_norm = explicit.norm(problems), implicit.norm(problems)
@@ -146,8 +148,10 @@ def implicit_gradient(
             implicit = Gradient(shortened, implicit.layers)
         parts = tuple(e + i for e, i in zip(explicit.parts, implicit.parts, strict=True))
         gradients = Gradient(parts, implicit.layers).whole
-    terms = explicit.without_graph(), implicit.without_graph()
-    return Hypergradient(gradients, *terms, explicit_norm, implicit_norm, cosine, curvature, unsolved)
+    parts_of_it = explicit.without_graph(), implicit.without_graph()
+    norms = explicit_norm, implicit_norm
+    solved = solution.curvature, solution.residual, solution.terms
+    return Hypergradient(gradients, *parts_of_it, *norms, cosine, *solved)
 
 
 def cap(
@@ -192,8 +196,8 @@ def _implicit(
     residual: bool,
     total: Total | None,
     problems: int | None,
-) -> tuple[Gradient, Tensor | None, Tensor | None]:
-    """Return ``−∂φ∂θ L_inner · v`` for the solver's ``v``, its curvature and its residual.
+) -> tuple[Gradient, Solution]:
+    """Return ``−∂φ∂θ L_inner · v``, and the solution ``v`` with its residual if that is asked for.
 
     The term is at the layers that ``explicit`` has too, where that is possible.
     """
@@ -216,9 +220,6 @@ def _implicit(
     def product(direction: Tensor) -> Tensor:
         return layout.flatten(along(layout.split(direction), layout.places))
 
-    def whole_product(direction: Tensor) -> Tensor:
-        return layout.flatten_whole(along(layout.split_whole(direction), layout.places))
-
     plain = torch.autocast(inner_params[0].device.type, enabled=False)
     with torch.no_grad(), plain:
         vector = layout.flatten(slope.at(layout.layers).parts)
@@ -228,15 +229,14 @@ def _implicit(
         if solver.needs_gradient:
             parts = inner_derivatives.gradient()
             gradient = layout.flatten(parts if total is None else total(parts))
-        largest = solver.estimate(whole_product, vector.new_empty(()).expand(layout.whole_shape))
-        solution = solver.solve(product, vector, gradient, dot=layout.dot, largest=largest)
-        direction, unsolved = layout.split(-solution.vector), solution.residual
+        solution = solver.solve(product, vector, gradient, dot=layout.dot)
+        direction = layout.split(-solution.vector)
         targets = places(outer_params, outer_layers)
-        if not residual or unsolved is not None:
+        if not residual or solution.residual is not None:
             mixed = along(direction, targets)
         else:
             all_parts = along(direction, (*layout.places, *targets))
             image, mixed = layout.flatten(all_parts[: len(layout.places)]), all_parts[len(layout.places) :]
             norm = System(product, vector, dot=layout.dot).norm
-            unsolved = norm(image + vector) * inverse(norm(vector))
-        return Gradient(mixed, outer_layers), solution.curvature, unsolved
+            solution = replace(solution, residual=norm(image + vector) * inverse(norm(vector)))
+        return Gradient(mixed, outer_layers), solution

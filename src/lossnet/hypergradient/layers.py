@@ -74,11 +74,6 @@ class Layer:
     def _no_autocast(self) -> torch.autocast:
         return torch.autocast(self.input.device.type, enabled=False)
 
-    def move(self, weights: Tensor) -> Tensor:
-        """Return how ``Z`` changes with a change of ``W``."""
-        transposed = weights if self.transposed else weights.T
-        return self.input @ transposed if self.sparse is None else self.sparse.rows.of(transposed)
-
     @property
     def shape(self) -> torch.Size:
         """The shape of ``Z``."""

@@ -34,8 +34,9 @@ class Implicit(SEAL):
 
     ``∂φ L_Prim − μ · ∂φ∂θ L_Aux · [∂θ² L_Aux]⁻¹ · ∂θ L_Prim``
 
-    where SEAL has only the first term.  What ``∂θ L_Prim`` means is a choice, because not every way in which
-    the primary loss could fall is a better prediction:
+    where SEAL has only the first term.  The task net's steps of a batch come first, as in Algorithm 1: they
+    are the inner problem, and the energy's steps see its answer.  What ``∂θ L_Prim`` means is a choice,
+    because not every way in which the primary loss could fall is a better prediction:
 
     ``cost``
         θ enters through a term ``cost(ŷ, y)`` beside the energy loss and nowhere else: the energy is asked
@@ -55,8 +56,11 @@ class Implicit(SEAL):
         score: whose cost the predictions should have little of, for ``gradient_path="cost"``.
         gradient_path: where θ enters.
         solver: what stands for the inverse Hessian.
-        weight: ``μ``; 0 leaves `SEAL`.  The default is so large that the cap has a say.
-        max_norm_ratio: largest norm of the implicit term, in norms of the explicit one; None for no cap.
+        weight: ``μ``; 0 leaves `SEAL`.  With the default the implicit term is 1 to 9 times as long as the
+            explicit one on the small sets that it was chosen with.
+        max_norm_ratio: largest norm of the implicit term, in norms of the explicit one; None for no cap.  The
+            default catches single batches; where ``capped``, the fraction of steps that it shortened, is
+            near 1, the cap sets the term and objectives hardly differ.
         every: the implicit term is part of each ``every``-th energy step on a batch.
 
     The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner.
@@ -64,9 +68,9 @@ class Implicit(SEAL):
     >>> from lossnet import MultiLabel, energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
     >>> method = Implicit(nets.MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), score=F1())
-    >>> update = next(method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3))))
-    >>> update.network, sorted(update.measured)
-    ('energy', ['cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
+    >>> inner, outer = method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3)))
+    >>> inner.network, outer.network, sorted(outer.measured)
+    ('task_net', 'energy', ['capped', 'cosine', 'curvature', 'explicit_norm', 'implicit_norm', 'residual'])
     """
 
     stackable = True
@@ -85,8 +89,8 @@ class Implicit(SEAL):
         score: Score | None = None,
         gradient_path: GradientPath = "cost",
         solver: Solver | None = None,
-        weight: float = 1000.0,
-        max_norm_ratio: float | None = 5.0,
+        weight: float = 300.0,
+        max_norm_ratio: float | None = 20.0,
         every: int = 1,
     ) -> None:
         super().__init__(task_net, energy, space, loss, task_loss, energy_steps, task_steps)
@@ -101,16 +105,15 @@ class Implicit(SEAL):
         self.weight = weight
         self.max_norm_ratio = max_norm_ratio
         self.every = every
-        if hasattr(self.solver, "curvature"):
-            # The solver's state, here so that it moves between devices and is part of checkpoints.
-            size = sum(parameter.numel() for parameter in task_net.parameters())
-            start = torch.randn(size, generator=torch.Generator().manual_seed(0))
-            self.register_buffer("steepest", start / start.norm())
 
     def stacking_blocker(self) -> str | None:
         if self.solver.needs_parameters:
             return f"the solver {type(self.solver).__name__} has no stacked form"
         return super().stacking_blocker()
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        yield from self.task_updates(batch)
+        yield from self.energy_updates(batch)
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
         steps = range(1, self.energy_steps + 1)
@@ -122,8 +125,6 @@ class Implicit(SEAL):
     def implicit_update(self, batch: Batch) -> Update:
         """Return an energy step along both terms, with products of matrices in full precision."""
         recurrent = is_recurrent(self.task_net, self.energy)
-        if hasattr(self.solver, "curvature"):
-            self.solver.curvature.vector = self.steepest
         with ops.matmul_precision(batch.y.device, rounded=False):
             prediction, energy = self.prediction(batch), self.energy.at(batch.x, batch.facts)
             outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
@@ -141,8 +142,11 @@ class Implicit(SEAL):
                 total=self.total,
                 problems=len(outer) if outer.dim() else None,
             )
-        names = ("explicit_norm", "implicit_norm", "cosine", "curvature", "residual")
+        names = ("explicit_norm", "implicit_norm", "cosine", "curvature", "residual", "terms")
         values = {name: getattr(hypergradient, name) for name in names}
+        if self.max_norm_ratio is not None:
+            longest = self.max_norm_ratio * hypergradient.explicit_norm
+            values["capped"] = (hypergradient.implicit_norm > longest).float()
         measured = {name: value for name, value in values.items() if value is not None}
         return Update("energy", outer, hypergradient.gradients, measured, whole=True)
 
