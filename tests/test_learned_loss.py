@@ -78,13 +78,14 @@ def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
     assert all(flags.values()), "they can still be trained"
 
 
+@pytest.mark.parametrize("own", [NCE(5), RegressionS(samples=3)])
 @pytest.mark.parametrize(
     "task_loss", [TaskLoss(), TaskLoss(energy_weight=3.0, ce_weight=0.2, score_weight=5.0)]
 )
-def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss):
-    criterion = lossnet.LearnedLoss(energy, SPACE, task_loss=task_loss)
+def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss, own):
+    criterion = lossnet.LearnedLoss(energy, SPACE, own, task_loss)
     loss = criterion(batch.x, model(batch.x), batch.y)
-    (update,) = SEAL(model, energy, SPACE, task_loss=task_loss).task_updates(batch)
+    (update,) = SEAL(model, energy, SPACE, own, task_loss).task_updates(batch)
     parameters = list(model.parameters())
     torch.testing.assert_close(loss, update.loss)
     torch.testing.assert_close(
@@ -183,7 +184,7 @@ def test_with_the_energys_step_first_it_is_seal_bit_for_bit(energy, model, make_
         criterion(x, logits, y, mask, weight).backward()
         optimizer.step()
 
-    method = SEAL(model, energy, SPACE, loss, task_loss, energy_steps=2)
+    method = SEAL(model, energy, SPACE, loss, task_loss, energy_steps=2, schedule="grouped")
     optimizers = {"energy": torch.optim.AdamW(energy.parameters(), **rates)}
     optimizers["task_net"] = torch.optim.AdamW(model.parameters(), lr=0.02)
     torch.manual_seed(7)

@@ -114,7 +114,7 @@ class LearnedLoss(nn.Module):
             self._seen.append((batch, prediction.detach()))
         with _full_precision(batch.y):
             with torch.no_grad():
-                energy = self.energy.at(batch.x)
+                energy = self.loss.task_objective(self.energy.at(batch.x))
             # The caller calls backward(): otherwise gradients would pile up in the energy.
             with self.energy.frozen():
                 loss = self.task_loss(prediction, batch.y, energy, batch.weight)

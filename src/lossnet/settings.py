@@ -130,11 +130,29 @@ class Settings:
     )
     energy_steps: int = _method(1, "energy steps on each batch, n_E", "> 0", search=(1, 12))
     task_steps: int = _method(1, "task-net steps on each batch, n_T", "> 0", search=(1, 8))
+    schedule: Literal["nested", "grouped"] = _method(
+        "nested",
+        "how SEAL and InfNet+ take several steps on a batch: nested, all energy steps before each task step "
+        "(of InfNet+, all steps of the networks before each energy step), every step with predictions, "
+        "samples and dropout of its own; or grouped, the energy's and then the task net's, which is faster",
+    )
     samples: int = _method(
-        20, "candidates that a contrastive loss or regression-s draws", "> 0", search=(5, 80)
+        20,
+        "candidates that a contrastive loss draws, or that regression-s compares, the prediction among them",
+        "> 0",
+        search=(5, 80),
     )
     perturb_std: float = _method(
         1.0, "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
+    )
+    regression_term: Literal["score", "energy"] = _method(
+        "score",
+        "what a task net descends of an energy trained by regression: −σ(−E), the score that it predicts "
+        "with its sign turned, or the energy itself",
+    )
+    margin_cost: Literal["score", "manhattan"] = _method(
+        "score",
+        "what a margin grows with: the cost of the score, or the Manhattan distance to the truth",
     )
     implicit_weight: float = _method(
         1000.0,

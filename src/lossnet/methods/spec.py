@@ -137,6 +137,7 @@ class Parts:
             "task_loss": self.task_loss,
             "energy_steps": lambda: self.settings.energy_steps,
             "task_steps": lambda: self.settings.task_steps,
+            "schedule": lambda: self.settings.schedule,
             "inference": self.inference,
             "score": lambda: self.task.score,
         }
