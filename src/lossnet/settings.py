@@ -100,6 +100,9 @@ class Settings:
     plateau_factor: float = _training(
         0.5, "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
     )
+    energy_limits: bool = _training(
+        True, "whether clipping and rate cuts are also for an energy that is trained beside a task net"
+    )
 
     task_layers: int = _network(2, "hidden layers of the task net", "> 0, <= 100")
     task_hidden: int = _network(400, "width of the task net's layers", "> 0")
@@ -111,6 +114,7 @@ class Settings:
         0.2, "dropout in the energy's feature network", ">= 0, < 1", search=(0.0, 0.6)
     )
     global_hidden: int = _energy(200, "hidden units of the label interaction", "> 0")
+    global_bias: bool = _energy(False, "whether the label interaction's first layer has a bias")
     conditioned: bool = _energy(False, "whether the label interaction sees the input")
     tag_models: Literal["none", "forward", "both", "words"] = _energy(
         "none",
