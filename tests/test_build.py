@@ -295,6 +295,20 @@ def test_what_predicts_starts_where_inference_does():
     assert made("seal-static", "nce", inference_start="net").predictors == ("task_net",)
 
 
+def test_inference_may_start_at_a_task_net():
+    assert made("nce-energy", "nce", inference_start="task-net").predictors == ("energy", "noise_net")
+    spen = made("spen", "margin", inference_start="task-net")
+    assert spen.predictors == ("energy", "start_net")
+    assert spen.inference.start == "net"
+    assert [stage.name for stage in spen.stages()] == ["start net", "local energy", "energy"]
+    assert made("spen", "margin", inference_start="net").start_net is None
+    static = made("seal-static", "margin", inference_start="task-net")
+    assert static.stages()[0].networks == ("start_net",)
+    for names in (("dvn", "regression"), ("seal-static", "regression")):
+        with pytest.raises(ValueError, match="DVN has no task net to start at; set inference_start to zeros"):
+            made(*names, inference_start="task-net")
+
+
 def test_the_same_seed_builds_the_same_networks():
     torch.manual_seed(3)
     one = made("seal", "nce").state_dict()

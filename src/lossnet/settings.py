@@ -228,7 +228,11 @@ class Settings:
     inference_optimizer: Literal["sgd", "momentum", "adam"] = _inference(
         "sgd", "what the gradients of inference go through"
     )
-    inference_start: Literal["zeros", "noise", "net"] = _inference("zeros", "where inference starts")
+    inference_start: Literal["zeros", "noise", "uniform", "net", "task-net"] = _inference(
+        "zeros",
+        "where inference starts: zeros, noise in the logits, uniform outputs, net (the energy's local term), "
+        "or task-net, a network that is first trained with cross-entropy (spen, nce-energy)",
+    )
     inference_candidates: int = _inference(1, "starting points for each instance", "> 0, <= 1000")
 
     image_net: Literal["fcn", "unet"] = _images(

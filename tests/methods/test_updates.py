@@ -528,6 +528,22 @@ def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, mon
     assert_same_gradients(update.loss, expected.mean(), energy)
 
 
+def test_spens_inference_starts_at_a_net_that_is_trained_with_cross_entropy(task_net, energy, batch):
+    still = GradientInference(steps=0, start="net")
+    method = SPEN(energy, SPACE, inference=still, start_net=task_net)
+    first, local, last = method.stages()
+    assert (first.networks, local.networks, last.networks) == (("start_net",), ("energy",), ("energy",))
+    update = only(first.updates(batch))
+    assert update.network == "start_net"
+    assert_same_gradients(update.loss, ce_of(logits_of(task_net, batch.x), batch.y).mean(), task_net)
+    start = sigmoid(logits_of(task_net, batch.x)).detach()
+    torch.testing.assert_close(first.predict(batch.x, None), start)
+    torch.testing.assert_close(method.predict(batch.x), start)  # no step away from it
+    update = only(last.updates(batch))
+    assert_same_gradients(update.loss, hinge_of(energy, batch, start).mean(), energy)
+    assert torch.autograd.grad(update.loss, list(task_net.parameters()), allow_unused=True)[0] is None
+
+
 @pytest.mark.parametrize("name", ["nce", "ranking"])
 def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, energy, batch, name):
     loss = ENERGY_LOSSES[name]

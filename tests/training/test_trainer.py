@@ -562,8 +562,8 @@ def test_fitting_again_starts_the_count_and_the_history_again(train, valid):
 
 
 def distance(method, before):
-    moved = [(now - then).square().sum() for now, then in zip(method.parameters(), before, strict=True)]
-    return float(sum(moved) ** 0.5)
+    pairs = zip(method.parameters(), before, strict=True)
+    return sum((now - then).square().sum().item() for now, then in pairs) ** 0.5
 
 
 @pytest.mark.parametrize("unlimited", [(), ("energy",)])
