@@ -220,7 +220,7 @@ def test_settings_reach_the_networks():
 
 
 def test_networks_as_seals_authors_have_them():
-    changes = {"output_bias": False, "last_dropout": False, "global_bias": True}
+    changes = {"output_bias": False, "last_layer_dropout": False, "global_bias": True}
     depth = {"task_layers": 3, "task_dropout": 0.4, "energy_layers": 2, "energy_dropout": 0.1}
     method = made("seal", "nce", **depth, **changes)
     kinds = [type(part).__name__ for part in method.task_net]

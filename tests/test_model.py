@@ -166,7 +166,9 @@ def test_spen_keeps_the_net_where_inference_starts(inputs, tmp_path, method, los
     assert dict(loaded.method.named_children()).keys() == {*model.method.predictors}
 
 
-@pytest.mark.parametrize("changes", [{"output_bias": False, "last_dropout": False}, {"global_bias": True}])
+@pytest.mark.parametrize(
+    "changes", [{"output_bias": False, "last_layer_dropout": False}, {"global_bias": True}]
+)
 @pytest.mark.parametrize("method", ["seal", "dvn"])
 def test_networks_with_and_without_biases_come_back(inputs, tmp_path, method, changes):
     model = made(inputs, method, settings=Settings(**{**SMALL.__dict__, **changes}),
@@ -441,9 +443,10 @@ def test_a_folder_of_an_older_format_predicts_as_it_did(tmp_path, name):
     assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 4
     np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), old.predict_proba(inputs))
     assert load(tmp_path / "new").settings == old.settings
-    # What older versions had no setting for is as it was with them, but for how training goes on.
+    # What older versions had no setting for is as it was with them.
     now = old.settings
-    assert (now.output_bias, now.last_dropout, now.global_bias) == (True, True, False)
+    assert (now.output_bias, now.last_layer_dropout, now.global_bias) == (True, True, False)
+    assert (now.schedule, now.regression_term) == ("grouped", "energy")
     assert load(tmp_path / "new").task.is_like(old.task)
 
 

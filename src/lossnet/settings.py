@@ -107,7 +107,7 @@ class Settings:
     task_layers: int = _network(2, "hidden layers of the task net", "> 0, <= 100")
     task_hidden: int = _network(400, "width of the task net's layers", "> 0")
     task_dropout: float = _network(0.2, "dropout in the task net", ">= 0, < 1", search=(0.0, 0.6))
-    last_dropout: bool = _network(
+    last_layer_dropout: bool = _network(
         True, "whether dropout also follows the last hidden layer, of the energy too (features only)"
     )
     output_bias: bool = _network(True, "whether the task net's output layer has a bias (features only)")

@@ -70,8 +70,8 @@ class MLP(nn.Sequential):
     Without ``outputs`` it is a feature network ``T(x)`` (SEAL §4); with it, a task net ``A(x)``.
     Inputs ``(batch, inputs)``, dense or in CSR layout, give ``(batch, hidden)`` or ``(batch, outputs)``.
 
-    SEAL's authors have no dropout after the last hidden layer (``last_dropout=False``) and no bias in the
-    layer of outputs (``output_bias=False``).
+    SEAL's authors have no dropout after the last hidden layer (``last_layer_dropout=False``) and no bias in
+    the layer of outputs (``output_bias=False``).
 
     >>> import torch
     >>> MLP(4, hidden=8, layers=2, outputs=3)(torch.zeros(5, 4)).shape
@@ -85,14 +85,14 @@ class MLP(nn.Sequential):
         layers: int,
         outputs: int | None = None,
         dropout: float = 0,
-        last_dropout: bool = True,
+        last_layer_dropout: bool = True,
         output_bias: bool = True,
     ) -> None:
         modules: list[nn.Module] = []
         width = inputs
         for layer in range(layers):
             modules += [(linear if modules else InputLayer)(width, hidden), nn.Softplus()]
-            if dropout and (last_dropout or layer < layers - 1):
+            if dropout and (last_layer_dropout or layer < layers - 1):
                 modules.append(Dropout(dropout))
             width = hidden
         if outputs is not None:

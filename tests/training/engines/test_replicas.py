@@ -103,7 +103,7 @@ def assert_same_history(one, other):
         (("seal", "margin"), {"conditioned": True}),
         (("seal", "regression-s"), {}),
         (("seal", "nce"), {"schedule": "grouped"}),
-        (("seal", "nce"), {"output_bias": False, "last_dropout": False, "global_bias": True}),
+        (("seal", "nce"), {"output_bias": False, "last_layer_dropout": False, "global_bias": True}),
         (("seal", "cd"), {"score_weight": 2.0}),
         (("implicit", "nce"), {}),
         (("implicit", "margin"), {"solver": "neumann", "solver_terms": 2}),
