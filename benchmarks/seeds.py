@@ -22,10 +22,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.overhead import plain_settings
 from lossnet.data import Dataset, MultiLabelData, find
 from lossnet.files import write_json
 from lossnet.loading import Loaded, load
-from lossnet.recipes import recipe_settings
 from lossnet.run import Run, find_device, new_model, trainer_of
 from lossnet.settings import Settings
 from lossnet.training import Trainer, fit_together
@@ -85,8 +85,7 @@ def measure(
     device = find_device(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    recipe = {"batch_size": 32, **recipe_settings(data, "seal", "nce")}
-    settings = Settings(**{**recipe, "epochs": epochs, "patience": epochs})
+    settings = plain_settings(data, epochs=epochs, patience=epochs)
     loaded = load(data, data_dir=data_dir, progress=False)
     train, valid = loaded.train, loaded.valid
     assert isinstance(train, MultiLabelData)

@@ -219,6 +219,43 @@ def test_settings_reach_the_networks():
     assert (weights.energy_weight, weights.ce_weight, weights.score_weight) == (2.0, 3.0, 4.0)
 
 
+def test_networks_as_seals_authors_have_them():
+    changes = {"output_bias": False, "last_layer_dropout": False, "global_bias": True}
+    depth = {"task_layers": 3, "task_dropout": 0.4, "energy_layers": 2, "energy_dropout": 0.1}
+    method = made("seal", "nce", **depth, **changes)
+    kinds = [type(part).__name__ for part in method.task_net]
+    layer = ["Linear", "Softplus", "Dropout"]
+    assert kinds == ["InputLayer", "Softplus", "Dropout", *layer, "Linear", "Softplus", "Linear"]
+    assert [type(part).__name__ for part in method.energy.encoder] == [
+        "InputLayer", "Softplus", "Dropout", "Linear", "Softplus"
+    ]  # fmt: skip
+    assert method.task_net.head.bias is None
+    assert method.task_net[3].bias is not None
+    assert method.energy.terms[1].mixing.bias.shape == (3,)
+    for net in (method.task_net, method.energy):
+        for name, parameter in net.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any()
+    first = method.task_net[3].weight  # Kaiming uniform: bounded by √(6 / inputs), a third of that squared
+    bound = (6 / first.shape[1]) ** 0.5
+    assert bound * 0.8 < first.abs().max() <= bound
+    assert made("seal", "nce", **changes, task_layers=1).task_net[2].bias is None
+
+
+def test_the_schedule_and_what_regression_teaches_reach_the_method():
+    assert made("seal", "nce").schedule == made("infnet-plus", "margin").schedule == "nested"
+    assert made("seal", "nce", schedule="grouped").schedule == "grouped"
+    assert made("infnet-plus", "margin", schedule="grouped").schedule == "grouped"
+    for method in ("infnet", "implicit"):  # whose papers have all of one network's steps first
+        assert made(method, "margin", schedule="nested").schedule == "grouped"
+    for loss in ("regression", "regression-s"):
+        assert made("seal", loss).loss.term == "score"
+        assert made("seal", loss, regression_term="energy").loss.term == "energy"
+    assert made("seal-static", "regression", regression_term="energy").loss.term == "energy"
+    assert type(made("seal", "margin").loss.score).__name__ == "F1"
+    assert type(made("infnet-plus", "margin", margin_cost="manhattan").loss.score).__name__ == "Manhattan"
+
+
 def test_settings_reach_inference():
     method = made(
         "dvn",
@@ -256,6 +293,20 @@ def test_what_predicts_starts_where_inference_does():
     assert made("nce-energy", "nce").predictors == ("energy",)
     assert made("nce-energy", "nce", inference_start="net").predictors == ("energy", "noise_net")
     assert made("seal-static", "nce", inference_start="net").predictors == ("task_net",)
+
+
+def test_inference_may_start_at_a_task_net():
+    assert made("nce-energy", "nce", inference_start="task-net").predictors == ("energy", "noise_net")
+    spen = made("spen", "margin", inference_start="task-net")
+    assert spen.predictors == ("energy", "start_net")
+    assert spen.inference.start == "net"
+    assert [stage.name for stage in spen.stages()] == ["start net", "local energy", "energy"]
+    assert made("spen", "margin", inference_start="net").start_net is None
+    static = made("seal-static", "margin", inference_start="task-net")
+    assert static.stages()[0].networks == ("start_net",)
+    for names in (("dvn", "regression"), ("seal-static", "regression")):
+        with pytest.raises(ValueError, match="DVN has no task net to start at; set inference_start to zeros"):
+            made(*names, inference_start="task-net")
 
 
 def test_the_same_seed_builds_the_same_networks():

@@ -306,6 +306,9 @@ def test_there_is_a_flag_for_every_setting(captured):
         value |= {"image_net": "unet", "image_energy": "unet", "flips": "true", "noise": "blocks"}
         value |= {"implicit_every": "1", "cost_net": "shared", "zero_truncation": "true"}
         value |= {"tag_models": "words", "tune_embeddings": "true", "patches": "0.7"}
+        value |= {"energy_limits": "false", "last_layer_dropout": "false", "output_bias": "false"}
+        value |= {"global_bias": "true", "schedule": "grouped", "regression_term": "energy"}
+        value |= {"margin_cost": "manhattan"}
         given = value.get(field.name, "3")
         assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0
         assert getattr(captured[-1].settings, field.name) != field.default

@@ -134,6 +134,65 @@ def test_optimizers_take_the_steps_of_torch(optimizer, make):
     torch.testing.assert_close(result.best, at.detach())
 
 
+@pytest.mark.parametrize("start", ["zeros", "noise", "uniform"])
+def test_adam_on_the_output_stays_within_bounds_and_reaches_a_convex_optimum(start):
+    """A convex quadratic whose optimum lies on some bounds and between others; KKT instead of a solver."""
+    torch.manual_seed(0)
+    root = torch.randn(4, 4, dtype=torch.float64)
+    matrix = root @ root.T / 4 + torch.eye(4)
+    linear = torch.tensor([[3.0, -4.0, 0.3, -0.6], [-0.2, -0.9, 2.0, -5.0]], dtype=torch.float64)
+    seen = []
+
+    def energy(y):
+        seen.append(y.detach())
+        return torch.einsum("bki,ij,bkj->bk", y, matrix, y) / 2 + torch.einsum("bki,bi->bk", y, linear)
+
+    inference = GradientInference(2000, 0.01, "gradient", "adam", start, tolerance=0, patience=2001)
+    best = inference(energy, SPACE, torch.zeros(2, 4, dtype=torch.float64)).best
+    visited = torch.stack(seen)
+    assert visited.min() >= 0
+    assert visited.max() <= 1
+    gradient = best @ matrix + linear
+    low, high = best < 1e-6, best > 1 - 1e-6
+    assert low.any()
+    assert high.any()
+    assert not (low | high).all()
+    assert (gradient[low] > 0).all()
+    assert (gradient[high] < 0).all()
+    assert gradient[~(low | high)].abs().max() < 1e-4
+
+
+def test_adam_on_the_output_takes_the_steps_of_torch_with_clamps_between():
+    centre = torch.tensor([[1.4, -0.3, 0.5, 0.7]], dtype=torch.float64)
+    inference = GradientInference(40, 0.1, "gradient", "adam", start="net", tolerance=0, patience=41)
+    result = inference(bowl(centre), SPACE, torch.zeros(1, 4, dtype=torch.float64))
+    at = torch.full((1, 4), 0.5, dtype=torch.float64, requires_grad=True)
+    adam, lowest = torch.optim.Adam([at], lr=0.1), (torch.inf, None)
+    for _ in range(41):
+        adam.zero_grad()
+        value = (at - centre).square().sum()
+        lowest = min(lowest, (value.item(), at.detach().clone()), key=lambda pair: pair[0])
+        value.backward()
+        adam.step()
+        at.data.clamp_(0, 1)
+    torch.testing.assert_close(result.best, lowest[1])
+
+
+@pytest.mark.parametrize("update", ["mirror", "gradient"])
+def test_uniform_starts_are_uniform_outputs_of_the_generator(update):
+    inference = GradientInference(0, update=update, start="uniform", candidates=3)
+    logits = torch.zeros(500, 4)
+    first, again = (
+        inference(lambda y: y.sum(-1), SPACE, logits, generator=torch.Generator().manual_seed(1)).outputs
+        for _ in range(2)
+    )
+    assert torch.equal(first, again)
+    wanted = torch.empty(500, 3, 4).uniform_(generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(first, wanted, atol=2e-6, rtol=0)
+    tags = inference(lambda y: y.flatten(2).sum(-1), Tags(4), torch.zeros(2, 3, 4)).outputs
+    torch.testing.assert_close(tags.sum(-1), torch.ones(2, 3, 3))
+
+
 # ---------------------------------------------------------------- objectives
 
 

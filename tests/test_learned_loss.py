@@ -83,13 +83,14 @@ def test_backward_leaves_no_gradient_in_the_energy(energy, model, batch):
     assert all(flags.values()), "they can still be trained"
 
 
+@pytest.mark.parametrize("own", [NCE(5), RegressionS(samples=3)])
 @pytest.mark.parametrize(
     "task_loss", [TaskLoss(), TaskLoss(energy_weight=3.0, ce_weight=0.2, score_weight=5.0)]
 )
-def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss):
-    criterion = lossnet.LearnedLoss(energy, SPACE, task_loss=task_loss).eval()
+def test_its_gradient_is_that_of_seals_task_step(energy, model, batch, task_loss, own):
+    criterion = lossnet.LearnedLoss(energy, SPACE, own, task_loss).eval()
     loss = criterion(batch.x, model(batch.x), batch.y)
-    (update,) = SEAL(model, energy, SPACE, task_loss=task_loss).task_updates(batch)
+    (update,) = SEAL(model, energy, SPACE, own, task_loss).task_updates(batch)
     parameters = list(model.parameters())
     torch.testing.assert_close(loss, update.loss)
     torch.testing.assert_close(
@@ -162,7 +163,7 @@ def test_its_steps_are_those_of_seal_bit_for_bit(model, make_data, loss, clip, w
     if weighted:
         data = Weighted(data, torch.linspace(0.5, 1.5, 48))
     options = {"max_epochs": 2, "batch_size": 16, "seed": 7, "progress": False, "engine": recorder}
-    method = SEAL(model, energy, SPACE, loss, task_loss, energy_steps=2)
+    method = SEAL(model, energy, SPACE, loss, task_loss, energy_steps=2, schedule="grouped")
     Trainer(method, clip=clip, **rates, **options).fit(data, make_data(16, seed=1))
 
     assert len(recorder.log) == 6

@@ -156,7 +156,30 @@ def test_sparse_inputs_and_dropout(inputs):
     np.testing.assert_array_equal(model.predict_proba(sparse.csr_array(np.nan_to_num(inputs))), dense)
 
 
-@pytest.mark.parametrize("start", ["zeros", "noise"])
+@pytest.mark.parametrize(("method", "loss"), [("spen", "margin"), ("seal-static", "margin")])
+def test_spen_keeps_the_net_where_inference_starts(inputs, tmp_path, method, loss):
+    settings = Settings(**{**SMALL.__dict__, "inference_start": "task-net"})
+    model = made(inputs, method, loss, settings)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), model.predict_proba(inputs))
+    assert dict(loaded.method.named_children()).keys() == {*model.method.predictors}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"output_bias": False, "last_layer_dropout": False}, {"global_bias": True}]
+)
+@pytest.mark.parametrize("method", ["seal", "dvn"])
+def test_networks_with_and_without_biases_come_back(inputs, tmp_path, method, changes):
+    model = made(inputs, method, settings=Settings(**{**SMALL.__dict__, **changes}),
+                 loss="nce" if method == "seal" else "regression")  # fmt: skip
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), model.predict_proba(inputs))
+    assert load_energy(tmp_path / "model").state_dict().keys() == model.method.energy.state_dict().keys()
+
+
+@pytest.mark.parametrize("start", ["zeros", "noise", "uniform"])
 def test_predicting_is_repeatable_and_leaves_the_global_generator_alone(inputs, start):
     settings = Settings(**{**SMALL.__dict__, "inference_start": start, "inference_candidates": 3})
     model = made(inputs, "dvn", "regression", settings)
@@ -420,6 +443,10 @@ def test_a_folder_of_an_older_format_predicts_as_it_did(tmp_path, name):
     assert json.loads((tmp_path / "new" / "model.json").read_text())["format"] == 4
     np.testing.assert_array_equal(load(tmp_path / "new").predict_proba(inputs), old.predict_proba(inputs))
     assert load(tmp_path / "new").settings == old.settings
+    # What older versions had no setting for is as it was with them.
+    now = old.settings
+    assert (now.output_bias, now.last_layer_dropout, now.global_bias) == (True, True, False)
+    assert (now.schedule, now.regression_term) == ("grouped", "energy")
     assert load(tmp_path / "new").task.is_like(old.task)
 
 

@@ -128,7 +128,7 @@ def test_without_test_rows_there_are_no_test_metrics(digits):
     [
         ("seal", {"energy": 0.5, "task_net": 0.25}),
         ("nce-energy", {"energy": 0.5, "noise_net": 0.25}),
-        ("spen", {"energy": 0.5, "local energy": 0.25}),
+        ("spen", {"energy": 0.5, "local energy": 0.25, "start_net": 0.25}),
         ("infnet-plus", {"energy": 0.5, "task_net": 0.25, "cost_net": 0.25}),
     ],
 )

@@ -46,8 +46,8 @@ class GradientInference:
             mirror descent: never leaves the relaxed outputs); ``gradient`` descends in the output and
             projects.
         optimizer: ``sgd``, ``momentum`` or ``adam``, applied to those gradients.
-        start: ``zeros`` (logits 0, or output 0 for ``gradient``), ``noise`` (Gaussian logits), or ``net``
-            (logits given by a network).
+        start: ``zeros`` (logits 0, or output 0 for ``gradient``), ``noise`` (Gaussian logits), ``uniform``
+            (logistic logits, whose binary outputs are uniform), or ``net`` (logits given by a network).
         candidates: starting points for each instance; those after the first are perturbed by noise.
         noise: standard deviation of that noise, in logits.
         tolerance: a candidate stops when its best value improves by less than this part of it in
@@ -58,13 +58,19 @@ class GradientInference:
     >>> inference = GradientInference(steps=50, lr=1.0)
     >>> inference(energy, MultiLabel(2), torch.zeros(1, 2)).best.round()
     tensor([[1., 0.]])
+
+    SEAL's authors take Adam's steps on the output itself, clamped to [0, 1]:
+
+    >>> inference = GradientInference(30, update="gradient", optimizer="adam", start="uniform")
+    >>> inference(energy, MultiLabel(2), torch.zeros(1, 2)).best
+    tensor([[1., 0.]])
     """
 
     steps: int = 20
     lr: float = 0.1
     update: Literal["mirror", "gradient"] = "mirror"
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    start: Literal["zeros", "noise", "net"] = "zeros"
+    start: Literal["zeros", "noise", "uniform", "net"] = "zeros"
     candidates: int = 1
     noise: float = 1.0
     tolerance: float = 1e-5
@@ -120,8 +126,10 @@ class GradientInference:
         logits = logits.unsqueeze(1).expand(-1, self.candidates, *logits.shape[1:])
         origin = logits if self.start == "net" else torch.zeros_like(logits)
         noise = torch.zeros_like(logits, memory_format=torch.contiguous_format)
-        noisy = noise if self.start == "noise" else noise[:, 1:]
-        if noisy.numel():
+        noisy = noise if self.start in ("noise", "uniform") else noise[:, 1:]
+        if self.start == "uniform":
+            noise.uniform_(generator=generator).logit_(eps=1e-6)
+        elif noisy.numel():
             noisy.normal_(std=self.noise, generator=generator)
         if self.update == "mirror":
             return origin + noise

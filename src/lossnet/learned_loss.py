@@ -110,7 +110,7 @@ class LearnedLoss(nn.Module):
             if self.training and torch.is_grad_enabled():
                 self._train_energy(batch, prediction.detach())
             with torch.no_grad():
-                energy = self.energy.at(batch.x)
+                energy = self.loss.task_objective(self.energy.at(batch.x))
             # The gradient at once: the next call changes the energy, maybe before backward().
             fixed = prediction.detach()
             fixed.logits.requires_grad_(torch.is_grad_enabled() and prediction.logits.requires_grad)

@@ -60,6 +60,8 @@ CHECKSUMS = "sha256"
 BLEND = ("blend", "none")
 #: members that a blend has at most
 _MOST_MEMBERS = 16
+#: how models were trained before there was a setting for it
+_BEFORE = {"schedule": "grouped", "regression_term": "energy"}
 
 
 class ModelError(ValueError):
@@ -273,7 +275,7 @@ def _errors_about(where: Path | str) -> Iterator[None]:
 def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None) -> Model:
     """Return the model with the networks that predict, or the one called ``only``, and no others."""
     content = _content(files[DESCRIPTION])
-    settings = Settings.of(content["settings"])
+    settings = Settings.of({**_BEFORE, **content["settings"]})
     names = (str(content["method"]), str(content["loss"]))
     tensors = _tensors(files, WEIGHTS)
     kept = {name: value.numpy() for name, value in tensors.items() if not name.startswith("network/")}

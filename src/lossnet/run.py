@@ -500,6 +500,7 @@ def trainer_of(
         clip=settings.clip,
         plateau_patience=settings.plateau_patience,
         plateau_factor=settings.plateau_factor,
+        unlimited=() if settings.energy_limits else ("energy",),
         monitor=None if goal is None else model.task.output.monitor(goal),
         seed=run.seed,
         device=find_device(run.device),

@@ -29,6 +29,7 @@ __all__ = [
     "Hamming",
     "IoU",
     "LabelMeter",
+    "Manhattan",
     "MaskMeter",
     "Meter",
     "Metric",
@@ -100,6 +101,17 @@ class Hamming(Score):
         return 1 - (candidates - truth.unsqueeze(1)).abs().flatten(2).mean(-1)
 
 
+class Manhattan(Hamming):
+    """`Hamming` whose cost counts units, ``Σ |ŷ − y|``: the Δ of inference networks (InfNet+ §2).
+
+    >>> Manhattan().cost(torch.tensor([[[1.0, 0.5, 0.0, 0.0]]]), torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
+    tensor([[1.5000]])
+    """
+
+    def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        return _distance(candidates, truth)
+
+
 class Accuracy(Score):
     """Share of real tokens whose one-hot tag agrees, ``Σ ŷ·y / Σ y``.
 
@@ -123,7 +135,11 @@ class TokenCost(Accuracy):
     """
 
     def cost(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        return (candidates - truth.unsqueeze(1)).abs().flatten(2).sum(-1)
+        return _distance(candidates, truth)
+
+
+def _distance(candidates: Tensor, truth: Tensor) -> Tensor:
+    return (candidates - truth.unsqueeze(1)).abs().flatten(2).sum(-1)
 
 
 def _overlap_and_total(candidates: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

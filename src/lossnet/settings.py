@@ -100,10 +100,17 @@ class Settings:
     plateau_factor: float = _training(
         0.5, "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
     )
+    energy_limits: bool = _training(
+        True, "whether clipping and rate cuts are also for an energy that is trained beside a task net"
+    )
 
     task_layers: int = _network(2, "hidden layers of the task net", "> 0, <= 100")
     task_hidden: int = _network(400, "width of the task net's layers", "> 0")
     task_dropout: float = _network(0.2, "dropout in the task net", ">= 0, < 1", search=(0.0, 0.6))
+    last_layer_dropout: bool = _network(
+        True, "whether dropout also follows the last hidden layer, of the energy too (features only)"
+    )
+    output_bias: bool = _network(True, "whether the task net's output layer has a bias (features only)")
 
     energy_layers: int = _energy(2, "hidden layers of the energy's feature network", "> 0, <= 100")
     energy_hidden: int = _energy(400, "width of the energy's layers", "> 0")
@@ -111,6 +118,7 @@ class Settings:
         0.2, "dropout in the energy's feature network", ">= 0, < 1", search=(0.0, 0.6)
     )
     global_hidden: int = _energy(200, "hidden units of the label interaction", "> 0")
+    global_bias: bool = _energy(False, "whether the label interaction's first layer has a bias")
     conditioned: bool = _energy(False, "whether the label interaction sees the input")
     tag_models: Literal["none", "forward", "both", "words"] = _energy(
         "none",
@@ -130,11 +138,29 @@ class Settings:
     )
     energy_steps: int = _method(1, "energy steps on each batch, n_E", "> 0", search=(1, 12))
     task_steps: int = _method(1, "task-net steps on each batch, n_T", "> 0", search=(1, 8))
+    schedule: Literal["nested", "grouped"] = _method(
+        "nested",
+        "how SEAL and InfNet+ take several steps on a batch: nested, all energy steps before each task step "
+        "(of InfNet+, all steps of the networks before each energy step), every step with predictions, "
+        "samples and dropout of its own; or grouped, the energy's and then the task net's, which is faster",
+    )
     samples: int = _method(
-        20, "candidates that a contrastive loss or regression-s draws", "> 0", search=(5, 80)
+        20,
+        "candidates that a contrastive loss draws, or that regression-s compares, the prediction among them",
+        "> 0",
+        search=(5, 80),
     )
     perturb_std: float = _method(
         1.0, "deviation of regression-s's noise on the logits", ">= 0", search=(0.1, 3.0)
+    )
+    regression_term: Literal["score", "energy"] = _method(
+        "score",
+        "what a task net descends of an energy trained by regression: −σ(−E), the score that it predicts "
+        "with its sign turned, or the energy itself",
+    )
+    margin_cost: Literal["score", "manhattan"] = _method(
+        "score",
+        "what a margin grows with: the cost of the score, or the Manhattan distance to the truth",
     )
     implicit_weight: float = _method(
         300.0,
@@ -202,7 +228,11 @@ class Settings:
     inference_optimizer: Literal["sgd", "momentum", "adam"] = _inference(
         "sgd", "what the gradients of inference go through"
     )
-    inference_start: Literal["zeros", "noise", "net"] = _inference("zeros", "where inference starts")
+    inference_start: Literal["zeros", "noise", "uniform", "net", "task-net"] = _inference(
+        "zeros",
+        "where inference starts: zeros, noise in the logits, uniform outputs, net (the energy's local term), "
+        "or task-net, a network that is first trained with cross-entropy (spen, nce-energy)",
+    )
     inference_candidates: int = _inference(1, "starting points for each instance", "> 0, <= 1000")
 
     image_net: Literal["fcn", "unet"] = _images(

@@ -96,7 +96,7 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path, monkeypatch):
 
 
 def test_seeds_are_measured_alone_and_together(monkeypatch, tmp_path):
-    monkeypatch.setattr(seeds, "recipe_settings", lambda *names: {"task_hidden": 8, "energy_hidden": 8})
+    monkeypatch.setattr(overhead, "recipe_settings", lambda *names: {"task_hidden": 8, "energy_hidden": 8})
     found = seeds.measure("digits-pairs", tmp_path, "cpu", replicas=2, batches=1, epochs=3)
     assert found["ratio"] == found["together"]["epoch"] / found["alone"]["epoch"] > 0
     for way in ("eager", "together"):

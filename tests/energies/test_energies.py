@@ -23,6 +23,13 @@ def interaction():
     return LabelInteraction(LABELS, HIDDEN)
 
 
+def biased():
+    term = LabelInteraction(LABELS, HIDDEN, bias=True)
+    assert not term.mixing.bias.any()  # it starts at zero
+    torch.nn.init.normal_(term.mixing.bias)
+    return term
+
+
 def conditioned():
     return LabelInteraction(LABELS, HIDDEN, features=FEATURES)
 
@@ -33,6 +40,7 @@ every_energy = pytest.mark.parametrize(
         (local,),
         (interaction,),
         (conditioned,),
+        (biased,),
         (local, interaction),
         (local, interaction, conditioned),
     ],
@@ -55,6 +63,8 @@ def by_hand(term, features, y):
     total = 0.0
     for h in range(HIDDEN):
         mixed = sum(mixing[h][i] * y[i] for i in range(LABELS))
+        if term.mixing.bias is not None:
+            mixed += term.mixing.bias[h].item()
         if term.condition is not None:
             shift = term.condition.weight[h].tolist()
             mixed += sum(shift[j] * features[j] for j in range(FEATURES))

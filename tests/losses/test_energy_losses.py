@@ -1,3 +1,4 @@
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -93,6 +94,19 @@ def test_regression_is_the_binary_cross_entropy_of_score_and_value():
         np.testing.assert_allclose(result, [np.mean(losses)])
     each = Regression().of_candidates(energy, TRUTH, RELAXED)
     np.testing.assert_allclose(each, [losses])
+
+
+@pytest.mark.parametrize("loss", [Regression(), RegressionS()])
+def test_a_task_net_descends_the_score_that_regression_predicts(loss):
+    for y in plain(RELAXED):
+        found = loss.task_objective(energy)(torch.tensor(y).view(1, 1, -1))
+        np.testing.assert_allclose(found, [[-1 / (1 + np.exp(energy_of(y)))]])
+    assert dataclasses.replace(loss, term="energy").task_objective(energy) is energy
+
+
+@pytest.mark.parametrize("loss", [NCE(), Ranking(), CD(), Margin(), Perceptron()])
+def test_a_task_net_descends_the_energy_of_other_losses(loss):
+    assert loss.task_objective(energy) is energy
 
 
 def test_regression_agrees_with_torch_on_probabilities():
@@ -388,8 +402,9 @@ def test_relaxed_proposals_are_the_prediction(loss):
 
 def test_regression_s_keeps_the_prediction_first_and_perturbs_the_others():
     candidates = RegressionS(samples=5, std=0.5).propose(prediction())
-    assert candidates.shape == (1, 6, 3)
     torch.testing.assert_close(candidates[:, 0], LOGITS.sigmoid())
+    assert candidates.shape == (1, 5, 3)  # the prediction is one of them
+    assert RegressionS(samples=1).propose(prediction()).shape == (1, 1, 3)
     assert (candidates[:, 1:] != candidates[:, :1]).all()
     still = RegressionS(samples=5, std=0.0).propose(prediction())
     torch.testing.assert_close(still, still[:, :1].expand_as(still))

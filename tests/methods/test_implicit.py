@@ -32,6 +32,7 @@ TASK_LOSS = TaskLoss(energy_weight=0.9, ce_weight=1.1, score_weight=0.7)
 LOSSES = {
     "margin": Margin(),
     "regression": Regression(),
+    "regression-energy": Regression(term="energy"),
     "cd": CD(4),
     "nce": NCE(4, F1()),
     "ranking": Ranking(4),
@@ -118,7 +119,7 @@ def primary_of(name, score_energy, batch, candidates, logits):
     costs = [f1_cost_of(y, batch.y) for y in candidates.unbind(1)]
     if name == "margin":
         return torch.relu(costs[0] - energies[1] + energies[0]).mean()
-    if name == "regression":
+    if name.startswith("regression"):
         value = 1 / (1 + torch.exp(energies[1]))
         return -((1 - costs[0]) * torch.log(value) + costs[0] * torch.log(1 - value)).mean()
     exponents = [-one for one in energies]
@@ -146,6 +147,8 @@ class Dense:
         logits = logits_of(self.task_net, theta, self.batch.x)
         relaxed, truth = torch.sigmoid(logits), self.batch.y
         terms = 0.9 * energy_of(self.energy, phi, self.batch.x, relaxed)
+        if self.name == "regression":
+            terms = -0.9 / (1 + torch.exp(terms / 0.9))
         terms = terms - 1.1 * log_prob_of(logits, truth) + 0.7 * f1_cost_of(relaxed, truth)
         return terms.mean()
 
@@ -249,7 +252,7 @@ def test_the_value_of_the_loss_is_seals_whatever_the_weight(task_net, energy, ba
 
 @every_through
 def test_the_task_nets_steps_are_seals(task_net, energy, batch, through):
-    seal = SEAL(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2)
+    seal = SEAL(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2, schedule="grouped")
     method = Implicit(task_net, energy, SPACE, Margin(), TASK_LOSS, task_steps=2, gradient_path=through)
     assert method.stages()[0].networks == ("energy", "task_net")
     steps, expected = list(method.updates(batch)), list(seal.updates(batch))
@@ -684,7 +687,8 @@ def test_the_gradient_is_right_in_any_space(kind, through):
 
     def inner(at, phi):
         y = relaxed(at)
-        return (0.5 * energy_of(energy, phi, batch.x, y) - log_prob(at) + 0.5 * cost(y)).mean()
+        score = torch.sigmoid(-energy_of(energy, phi, batch.x, y))
+        return (-0.5 * score - log_prob(at) + 0.5 * cost(y)).mean()
 
     def outer(at, phi):
         y = relaxed(theta if through == "cost" else at)

@@ -174,7 +174,7 @@ def test_infnet_plus_plays_the_compound_game(task_net, energy, batch, name, trun
     cost_net = cost_net_of(name, task_net)
     method = InfNetPlus(
         task_net, cost_net, energy, SPACE, Margin(COST), TaskLoss(energy_weight=0.6, ce_weight=0.3),
-        task_steps=2, weight=0.4, truncated=truncated,
+        task_steps=2, weight=0.4, truncated=truncated, schedule="grouped",
     )  # fmt: skip
     updates = method.stages()[0].updates(batch)
     test_time, augmented = logits_by_hand(name, task_net, cost_net, batch)
@@ -229,7 +229,7 @@ def test_the_stacked_network_starts_as_the_task_net_made_surer(batch):
 def test_the_stacked_network_leaves_the_task_net_alone(task_net, energy, batch):
     cost_net = cost_net_of("stacked", task_net)
     method = InfNetPlus(task_net, cost_net, energy, SPACE, Margin(COST), TaskLoss(ce_weight=0.0), weight=0.0)
-    _, first, second = method.updates(batch)
+    first, second, _ = method.updates(batch)
     assert not any(gradient.any() for gradient in first.gradients)
     assert any(gradient.any() for gradient in second.gradients)
 

@@ -19,8 +19,20 @@ from lossnet.losses import (
     RegressionS,
     TaskLoss,
 )
-from lossnet.methods import DVN, SEAL, SPEN, CrossEntropy, InfNet, NCEEnergy, SEALStatic
+from lossnet.methods import (
+    DVN,
+    SEAL,
+    SPEN,
+    CrossEntropy,
+    InfNet,
+    InfNetPlus,
+    NCEEnergy,
+    SEALStatic,
+    Stacked,
+)
 from lossnet.nets import MLP
+from lossnet.nets.layers import Dropout
+from lossnet.scores import Manhattan
 from lossnet.spaces import Batch, MultiLabel, Prediction
 
 INPUTS, LABELS, ROWS = 5, 4, 6
@@ -113,6 +125,12 @@ def by_hand(name, energy, batch, candidates, logits):
     return softmax_of(energy, batch, candidates, extras[name])
 
 
+def taught_of(name, energy, x, y):
+    """What the task net descends of the energy: the predicted score, with its sign turned, of regression."""
+    value = energy_of(energy, x, y)
+    return -sigmoid(-value) if name.startswith("regression") else value
+
+
 ENERGY_LOSSES = {
     "margin": Margin(),
     "regression": Regression(),
@@ -121,7 +139,7 @@ ENERGY_LOSSES = {
     "ranking": Ranking(3),
     "cd": CD(3),
 }
-CANDIDATES = {"margin": 1, "regression": 1, "regression-s": 4, "nce": 3, "ranking": 3, "cd": 3}
+CANDIDATES = {"margin": 1, "regression": 1, "regression-s": 3, "nce": 3, "ranking": 3, "cd": 3}
 every_loss = pytest.mark.parametrize("name", ENERGY_LOSSES)
 
 
@@ -188,15 +206,101 @@ def test_asymmetric_takes_the_place_of_cross_entropy(task_net, batch):
 
 
 @pytest.mark.parametrize(("n_e", "n_t"), [(1, 1), (3, 2), (1, 4)])
-def test_seal_takes_its_energy_steps_then_its_task_steps(task_net, energy, batch, n_e, n_t):
+def test_seal_takes_its_energy_steps_before_each_task_step(task_net, energy, batch, n_e, n_t):
     method = SEAL(task_net, energy, SPACE, energy_steps=n_e, task_steps=n_t)
     assert [stage.networks for stage in method.stages()] == [("energy", "task_net")]
+    names = [update.network for update in joint(method)(batch)]
+    assert names == (["energy"] * n_e + ["task_net"]) * n_t
+
+
+@pytest.mark.parametrize(("n_e", "n_t"), [(1, 1), (3, 2), (1, 4)])
+def test_grouped_steps_are_the_energys_and_then_the_task_nets(task_net, energy, batch, n_e, n_t):
+    method = SEAL(task_net, energy, SPACE, energy_steps=n_e, task_steps=n_t, schedule="grouped")
     names = [update.network for update in joint(method)(batch)]
     assert names == ["energy"] * n_e + ["task_net"] * n_t
 
 
-def test_seal_without_energy_steps_trains_the_task_net_alone(task_net, energy, batch):
-    method = SEAL(task_net, energy, SPACE, energy_steps=0, task_steps=2)
+@every_loss
+def test_nested_and_grouped_are_the_same_for_one_step_of_each(task_net, energy, batch, name):
+    noisy = with_dropout(task_net, energy)
+    taken = []
+    for schedule in ("nested", "grouped"):
+        torch.manual_seed(7)
+        method = SEAL(*noisy, SPACE, ENERGY_LOSSES[name], schedule=schedule).train()
+        taken.append([update.loss for update in joint(method)(batch)])
+    assert taken[0] == taken[1]
+
+
+def with_dropout(task_net, energy):
+    """The same networks with dropout behind their hidden layers."""
+    net, own = copy.deepcopy(task_net), copy.deepcopy(energy)
+    net.insert(2, Dropout(0.5))
+    own.encoder.append(Dropout(0.5))
+    return net, own
+
+
+class Recorder(nn.Module):
+    """A dropout layer that keeps the masks it has drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def forward(self, x):
+        mask = (torch.rand_like(x) < 0.5).to(x.dtype)
+        self.drawn.append(mask.detach())
+        return 2 * x * mask
+
+
+@pytest.mark.parametrize(("schedule", "task", "own"), [("nested", 8, 8), ("grouped", 3, 4)])
+@every_loss
+def test_nested_steps_have_dropout_of_their_own(task_net, energy, batch, name, schedule, task, own):
+    """Two rounds of three energy steps and a task step; grouped steps share what each reads of the other."""
+    task_net.insert(2, Recorder())
+    energy.encoder.append(Recorder())
+    loss = ENERGY_LOSSES[name]
+    method = SEAL(task_net, energy, SPACE, loss, energy_steps=3, task_steps=2, schedule=schedule).train()
+    assert len(list(joint(method)(batch))) == (8 if schedule == "nested" else 5)
+    for recorder, count in ((task_net[2], task), (energy.encoder[-1], own)):
+        masks = {tuple(mask.flatten().tolist()) for mask in recorder.drawn}
+        assert len(masks) == len(recorder.drawn) == count
+
+
+@every_loss
+def test_each_nested_step_sees_both_networks_as_they_are(task_net, energy, batch, name):
+    """Against the published losses, written out, with both networks stepped in between."""
+    loss, weights = ENERGY_LOSSES[name], TaskLoss(energy_weight=1.3, ce_weight=0.4)
+    before = copy.deepcopy(task_net)
+    torch.manual_seed(7)
+    updates = joint(SEAL(task_net, energy, SPACE, loss, weights, energy_steps=2, task_steps=2))(batch)
+    for _ in range(2):
+        for _ in range(2):
+            state = torch.get_rng_state()
+            prediction = Prediction(SPACE, task_net(batch.x).detach())
+            if isinstance(loss, Ranking):
+                (candidates,) = prediction.candidate_batches(batch.y, loss.samples, 1)
+                candidates = candidates[:, 1:]
+            else:
+                candidates = loss.propose(prediction)
+            torch.set_rng_state(state)
+            update = next(updates)
+            assert update.network == "energy"
+            expected = by_hand(name, energy, batch, candidates, logits_of(task_net, batch.x)).mean()
+            assert_same_gradients(update.loss, expected, energy)
+            descend(update, energy)
+        update = next(updates)
+        assert update.network == "task_net"
+        logits = logits_of(task_net, batch.x)
+        expected = 1.3 * taught_of(name, energy, batch.x, sigmoid(logits)) + 0.4 * ce_of(logits, batch.y)
+        assert_same_gradients(update.loss, expected.mean(), task_net)
+        descend(update, task_net, rate=0.5)
+    assert next(updates, None) is None
+    assert not torch.allclose(task_net(batch.x), before(batch.x))
+
+
+@pytest.mark.parametrize("schedule", ["nested", "grouped"])
+def test_seal_without_energy_steps_trains_the_task_net_alone(task_net, energy, batch, schedule):
+    method = SEAL(task_net, energy, SPACE, energy_steps=0, task_steps=2, schedule=schedule)
     (stage,) = method.stages()
     assert stage.networks == ("task_net",)
     state = torch.get_rng_state()
@@ -220,7 +324,7 @@ def test_seals_energy_step_is_the_published_loss(task_net, energy, batch, name):
 
 
 @every_loss
-def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energy, batch, name):
+def test_each_grouped_step_draws_anew_and_sees_the_stepped_energy(task_net, energy, batch, name):
     loss = ENERGY_LOSSES[name]
     torch.manual_seed(7)
     prediction = Prediction(SPACE, task_net(batch.x).detach())
@@ -231,7 +335,7 @@ def test_each_energy_step_draws_anew_and_sees_the_stepped_energy(task_net, energ
         first, second = loss.propose(prediction), loss.propose(prediction)
     assert torch.equal(first, second) == (name in ("margin", "regression"))
     torch.manual_seed(7)
-    updates = joint(SEAL(task_net, energy, SPACE, loss, energy_steps=2))(batch)
+    updates = joint(SEAL(task_net, energy, SPACE, loss, energy_steps=2, schedule="grouped"))(batch)
     descend(next(updates), energy)
     expected = by_hand(name, energy, batch, second, logits_of(task_net, batch.x)).mean()
     assert_same_gradients(next(updates).loss, expected, energy)
@@ -253,15 +357,16 @@ def test_a_task_step_leaves_the_energy_alone_but_not_what_both_share(task_net, b
 def test_seals_task_step_sees_the_new_energy(task_net, energy, batch, name):
     weights = TaskLoss(energy_weight=1.7, ce_weight=0.6, score_weight=2.5)
     before = copy.deepcopy(energy)
-    updates = joint(SEAL(task_net, energy, SPACE, ENERGY_LOSSES[name], weights, task_steps=2))(batch)
+    method = SEAL(task_net, energy, SPACE, ENERGY_LOSSES[name], weights, task_steps=2, schedule="grouped")
+    updates = joint(method)(batch)
     descend(next(updates), energy, rate=1.0)
     for _ in range(2):
         update = next(updates)
         logits = logits_of(task_net, batch.x)
         relaxed = sigmoid(logits)
         rest = 0.6 * ce_of(logits, batch.y) + 2.5 * (1 - f1_of(relaxed, batch.y))
-        expected = (1.7 * energy_of(energy, batch.x, relaxed) + rest).mean()
-        stale = (1.7 * energy_of(before, batch.x, relaxed) + rest).mean()
+        expected = (1.7 * taught_of(name, energy, batch.x, relaxed) + rest).mean()
+        stale = (1.7 * taught_of(name, before, batch.x, relaxed) + rest).mean()
         assert not torch.isclose(expected, stale)
         assert_same_gradients(update.loss, expected, task_net)
         descend(update, task_net, rate=0.01)  # the second step must see the stepped task net
@@ -423,6 +528,22 @@ def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, mon
     assert_same_gradients(update.loss, expected.mean(), energy)
 
 
+def test_spens_inference_starts_at_a_net_that_is_trained_with_cross_entropy(task_net, energy, batch):
+    still = GradientInference(steps=0, start="net")
+    method = SPEN(energy, SPACE, inference=still, start_net=task_net)
+    first, local, last = method.stages()
+    assert (first.networks, local.networks, last.networks) == (("start_net",), ("energy",), ("energy",))
+    update = only(first.updates(batch))
+    assert update.network == "start_net"
+    assert_same_gradients(update.loss, ce_of(logits_of(task_net, batch.x), batch.y).mean(), task_net)
+    start = sigmoid(logits_of(task_net, batch.x)).detach()
+    torch.testing.assert_close(first.predict(batch.x, None), start)
+    torch.testing.assert_close(method.predict(batch.x), start)  # no step away from it
+    update = only(last.updates(batch))
+    assert_same_gradients(update.loss, hinge_of(energy, batch, start).mean(), energy)
+    assert torch.autograd.grad(update.loss, list(task_net.parameters()), allow_unused=True)[0] is None
+
+
 @pytest.mark.parametrize("name", ["nce", "ranking"])
 def test_nce_energy_contrasts_the_noise_nets_samples_with_the_truth(task_net, energy, batch, name):
     loss = ENERGY_LOSSES[name]
@@ -450,8 +571,58 @@ def test_seal_static_adds_a_task_stage_to_its_teachers(task_net, energy, batch):
     updates = list(second.updates(batch))
     assert [update.network for update in updates] == ["task_net"] * 2
     logits = logits_of(task_net, batch.x)
-    expected = 2 * energy_of(energy, batch.x, sigmoid(logits)) + 0.5 * ce_of(logits, batch.y)
+    expected = 2 * taught_of("regression", energy, batch.x, sigmoid(logits)) + 0.5 * ce_of(logits, batch.y)
     assert_same_gradients(updates[0].loss, expected.mean(), task_net)
+
+
+@pytest.mark.parametrize("kind", [SPEN, NCEEnergy])
+def test_seal_static_with_other_teachers_descends_the_energy(task_net, energy, batch, kind):
+    parts = (energy, task_net, SPACE) if kind is NCEEnergy else (energy, SPACE)
+    method = SEALStatic(task_net, kind(*parts), SPACE, TaskLoss(energy_weight=2.0, ce_weight=0.5))
+    update = only(method.stages()[-1].updates(batch))
+    logits = logits_of(task_net, batch.x)
+    expected = 2 * energy_of(energy, batch.x, sigmoid(logits)) + 0.5 * ce_of(logits, batch.y)
+    assert_same_gradients(update.loss, expected.mean(), task_net)
+
+
+def test_infnet_plus_with_nested_steps_is_the_authors_margin(task_net, energy, batch):
+    """The networks' steps first; a Manhattan cost; F is W [A(x); y] + b (`Stacked`)."""
+    cost_net = Stacked(SPACE).double()
+    task_loss = TaskLoss(energy_weight=0.6, ce_weight=0.3)
+    loss = Margin(Manhattan())
+    method = InfNetPlus(task_net, cost_net, energy, SPACE, loss, task_loss, task_steps=2, energy_steps=2)
+    updates = joint(method)(batch)
+    both = nn.ModuleList([task_net, cost_net])
+    for _ in range(2):
+        for _ in range(2):
+            logits = logits_of(task_net, batch.x)
+            seen = torch.cat([sigmoid(logits).detach(), batch.y], 1)
+            augmented = seen @ cost_net.change.weight.T + cost_net.change.bias
+            low = energy_of(energy, batch.x, batch.y).detach()
+            of_a, of_f = (energy_of(energy, batch.x, sigmoid(z)) for z in (logits, augmented))
+            distance = (sigmoid(augmented) - batch.y).abs().sum(1)
+            game = distance - of_f + low + low - of_a
+            expected = 0.3 * (ce_of(logits, batch.y) + ce_of(augmented, batch.y)) - 0.6 * game
+            first, second = next(updates), next(updates)
+            assert (first.network, second.network) == ("task_net", "cost_net")
+            torch.testing.assert_close(
+                (*first.gradients, *second.gradients), gradients(expected.mean(), both)
+            )
+            with torch.no_grad():
+                for net, update in ((task_net, first), (cost_net, second)):
+                    for parameter, gradient in zip(net.parameters(), update.gradients, strict=True):
+                        parameter -= 0.1 * gradient
+        logits = logits_of(task_net, batch.x).detach()
+        augmented = torch.cat([sigmoid(logits), batch.y], 1) @ cost_net.change.weight.T + cost_net.change.bias
+        f, a = sigmoid(augmented).detach(), sigmoid(logits)
+        low = energy_of(energy, batch.x, batch.y)
+        margin = (f - batch.y).abs().sum(1) - energy_of(energy, batch.x, f) + low
+        perceptron = low - energy_of(energy, batch.x, a)
+        update = next(updates)
+        assert update.network == "energy"
+        assert_same_gradients(update.loss, (torch.relu(margin) + torch.relu(perceptron)).mean(), energy)
+        descend(update, energy, rate=0.01)
+    assert next(updates, None) is None
 
 
 @pytest.mark.parametrize("kind", [SPEN, DVN])

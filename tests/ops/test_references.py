@@ -64,16 +64,18 @@ def test_dense_layers(dtype, kind, transposed, networks, bias):
 @pytest.mark.parametrize("kind", ["sets", "numbers", "live"])
 @pytest.mark.parametrize("networks", [None, 2])
 @pytest.mark.parametrize("shifted", [True, False])
-def test_label_interactions(dtype, kind, networks, shifted):
+@pytest.mark.parametrize("biased", [True, False])
+def test_label_interactions(dtype, kind, networks, shifted, biased):
     y = (torch.rand(4, 9, 30) < 0.05).to(dtype)
     y = y if kind == "sets" else torch.rand(4, 9, 30, dtype=dtype)
     y = y.requires_grad_() if kind == "live" else y
     first = () if networks is None else (networks,)
     mixing, weights = leaf(*first, 30, 7, dtype=dtype), leaf(*first, 1, 7, dtype=dtype)
     shift = leaf(4, 1, 7, dtype=dtype) if shifted else None
-    leaves = [one for one in (y, mixing, weights, shift) if one is not None and one.requires_grad]
-    found = ops.label_interaction(y, mixing, weights, shift, training=True)
-    hidden = dense(y, mixing, None) + (shift if shifted else 0)
+    bias = leaf(*first, 7, dtype=dtype) if biased else None
+    leaves = [one for one in (y, mixing, weights, shift, bias) if one is not None and one.requires_grad]
+    found = ops.label_interaction(y, mixing, weights, shift, bias, training=True)
+    hidden = dense(y, mixing, bias) + (shift if shifted else 0)
     same(found, dense(torch.nn.functional.softplus(hidden), weights.mT, None).squeeze(-1), leaves)
 
 

@@ -538,10 +538,11 @@ def test_given_gradients_replace_the_losss_own(ten_rows):
     assert method.task_net.weight.item() == pytest.approx(0.1, rel=1e-4)
 
 
-def test_steps_taken_counts_every_optimizer_step(train, valid):
-    settings = Settings(**{**SMALL.__dict__, "energy_steps": 3, "task_steps": 2})
+@pytest.mark.parametrize(("schedule", "steps"), [("nested", (3 + 1) * 2), ("grouped", 3 + 2)])
+def test_steps_taken_counts_every_optimizer_step(train, valid, schedule, steps):
+    settings = Settings(**{**SMALL.__dict__, "energy_steps": 3, "task_steps": 2, "schedule": schedule})
     trainer, _ = fit(made("seal", "nce", settings), train, valid, max_epochs=2)
-    assert trainer.steps_taken == 2 * 3 * (3 + 2)
+    assert trainer.steps_taken == 2 * 3 * steps
     trainer, history = fit(made("seal-static", "nce", settings), train, valid, max_epochs=2)
     assert trainer.steps_taken == 2 * 3 * (1 + 1 + 2)
     assert [(entry["stage"], entry["epoch"]) for entry in history] == [
@@ -555,6 +556,57 @@ def test_fitting_again_starts_the_count_and_the_history_again(train, valid):
     second = trainer.fit(train, valid)
     assert len(first) == len(second) == 2
     assert trainer.steps_taken == 6
+
+
+# ---------------------------------------------------------------- which networks are clipped and scheduled
+
+
+def distance(method, before):
+    pairs = zip(method.parameters(), before, strict=True)
+    return sum((now - then).square().sum().item() for now, then in pairs) ** 0.5
+
+
+@pytest.mark.parametrize("unlimited", [(), ("energy",)])
+def test_an_unlimited_energy_is_not_clipped_beside_a_task_net(train, valid, unlimited):
+    settings = Settings(**{**SMALL.__dict__, "energy_steps": 1})
+    method = made("seal", "nce", settings)
+    before = {name: [p.clone() for p in net.parameters()] for name, net in method.named_children()}
+    options = {"max_epochs": 1, "batch_size": 40, "lr": 0.5, "optimizer": torch.optim.SGD, "clip": 1e-3}
+    _, ((entry), *_) = fit(method, train, valid, unlimited=unlimited, **options)
+    norms = entry["gradient_norms"]
+    assert min(norms.values()) > 0.1, "else nothing would be clipped"
+    applied = dict.fromkeys(norms, 0.001) | {name: norms[name] for name in unlimited}
+    for name, norm in applied.items():
+        moved = distance(method.get_submodule(name), before[name])
+        assert moved == pytest.approx(0.5 * norm, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [(("seal", "nce"), {"energy"}), (("infnet-plus", "margin"), {"energy"}), (("dvn", "regression"), set())],
+)
+def test_an_unlimited_energy_keeps_its_rate_beside_a_task_net_only(train, valid, names, kept):
+    options = {"plateau_patience": 0, "patience_steps": 0, "max_epochs": 6, "patience": 10}
+    frozen = {"energy": 1e-6, "task_net": 1e-6, "cost_net": 1e-6}  # nothing improves
+    trainer, history = fit(made(*names), train, valid, lr=frozen, unlimited=("energy",), **options)
+    rates = history[-1]["lr"]
+    assert {name for name, rate in rates.items() if rate == 1e-6} == kept
+    assert trainer.state.position.stage == 1
+
+
+def test_seal_statics_energy_is_limited_while_it_is_alone(train, valid):
+    trainer = Trainer(made("seal-static", "nce"), unlimited=("energy",), clip=0.5, progress=False)
+    for stage in range(3):
+        trainer.state.position.stage = stage
+        trainer.state.prepare(trainer.engine)
+        assert set(trainer.state.job.clips.values()) == {0.5}
+        assert set(trainer.state.schedulers) == set(trainer.state.optimizers)
+
+
+def test_a_network_without_a_clip_is_not_told_to_have_a_smaller_one(ten_rows):
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(NaNAt(5), ten_rows, ten_rows, batch_size=4, unlimited=("task_net",))
+    assert "clip" not in str(caught.value)
 
 
 # ---------------------------------------------------------------- when it diverges

@@ -38,7 +38,8 @@ class Local(Term):
 class LabelInteraction(Term):
     """``vᵀ softplus(M y)`` (SEAL Eq. 2, second part) or, given ``features``, ``vᵀ softplus(M y + U T(x))``.
 
-    The papers' global term never sees the input; the conditioned one is ours.
+    The papers' global term never sees the input; the conditioned one is ours.  With ``bias``, ``M y + b``
+    takes the place of ``M y``, as SEAL's authors have it.
 
     >>> import torch
     >>> term = LabelInteraction(labels=3, hidden=5)
@@ -46,9 +47,9 @@ class LabelInteraction(Term):
     torch.Size([2, 6])
     """
 
-    def __init__(self, labels: int, hidden: int, features: int | None = None) -> None:
+    def __init__(self, labels: int, hidden: int, features: int | None = None, bias: bool = False) -> None:
         super().__init__()
-        self.mixing = InputLayer(labels, hidden, bias=False)
+        self.mixing = InputLayer(labels, hidden, bias)
         self.weights = linear(hidden, 1, bias=False)
         self.condition = None if features is None else linear(features, hidden, bias=False)
 
@@ -60,5 +61,7 @@ class LabelInteraction(Term):
         return shift.unsqueeze(1)
 
     def evaluate(self, prepared: Tensor | None, y: Tensor) -> Tensor:
-        mixing, weights = self.mixing.weight, self.weights.weight
-        return ops.label_interaction(y, mixing, weights, shift=prepared, training=self.training)
+        mixing, weights = self.mixing, self.weights.weight
+        return ops.label_interaction(
+            y, mixing.weight, weights, shift=prepared, bias=mixing.bias, training=self.training
+        )

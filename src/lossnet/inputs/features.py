@@ -132,7 +132,11 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> MLP:
         hidden, layers = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_layers")
-        return MLP(len(self.names), hidden, layers, outputs, getattr(settings, f"{role}_dropout"))
+        dropout, extra = (
+            getattr(settings, f"{role}_dropout"),
+            (settings.last_layer_dropout, settings.output_bias),
+        )
+        return MLP(len(self.names), hidden, layers, outputs, dropout, *extra)
 
     def state(self) -> State:
         arrays = {} if self.preprocessor is None else self.preprocessor.state()

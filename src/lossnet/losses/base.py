@@ -48,6 +48,10 @@ class EnergyLoss(ABC):
     ) -> Tensor:
         """Return the loss of each instance, ``(batch,)``, for truth ``(batch, *event)`` and candidates."""
 
+    def task_objective(self, energy: EnergyFunction) -> EnergyFunction:
+        """Return the function of outputs that a task net descends, by default the energy itself."""
+        return energy
+
     def candidate_batches(
         self, truth: Tensor, prediction: Prediction, count: int
     ) -> Iterator[Callable[[EnergyFunction], Tensor]]:

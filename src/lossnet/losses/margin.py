@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
 from lossnet.losses.base import EnergyFunction, ScoredLoss, with_truth
+from lossnet.scores import Manhattan, Score
 from lossnet.spaces import Prediction
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,10 @@ class Margin(ScoredLoss):
     """
 
     name: ClassVar[str] = "margin"
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(Manhattan() if settings.margin_cost == "manhattan" else score)
 
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction

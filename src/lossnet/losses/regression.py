@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -21,17 +21,29 @@ if TYPE_CHECKING:
 class Regression(ScoredLoss):
     """``BCE(σ(−E(x, ŷ)), s(ŷ, y))`` (SEAL Eq. 7, with ``log(1 − σ)`` where it prints ``1 + σ``).
 
-    Several candidates' losses are averaged.  The score must be in [0, 1].
+    Several candidates' losses are averaged.  The score must be in [0, 1].  A task net descends
+    ``−σ(−E(x, ŷ))``, the predicted score, as SEAL's authors train it; with ``term="energy"`` it descends
+    ``E(x, ŷ)``, which goes on falling where the score cannot rise.
 
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[99.0]]))
     >>> loss = Regression()
     >>> loss(lambda y: 0 * y.sum(-1), torch.ones(1, 1), loss.propose(prediction), prediction)
     tensor([0.6931])
+    >>> loss.task_objective(lambda y: 0 * y.sum(-1))(torch.ones(1, 1, 1))
+    tensor([[-0.5000]])
     """
 
     name: ClassVar[str] = "regression"
     bounded: ClassVar[bool] = True
+    term: Literal["score", "energy"] = field(default="score", kw_only=True)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, score: Score) -> Self:
+        return cls(score, term=settings.regression_term)
+
+    def task_objective(self, energy: EnergyFunction) -> EnergyFunction:
+        return energy if self.term == "energy" else lambda y: -torch.sigmoid(-energy(y))
 
     def __call__(
         self, energy: EnergyFunction, truth: Tensor, candidates: Tensor, prediction: Prediction
@@ -46,11 +58,13 @@ class Regression(ScoredLoss):
 
 @dataclass(frozen=True)
 class RegressionS(Regression):
-    """The mean of `Regression` over ``ŷ`` and ``samples`` Gaussian perturbations of its logits (SEAL §2.3).
+    """The mean of `Regression` over ``samples`` outputs: ``ŷ`` and Gaussian perturbations of its logits.
+
+    This is SEAL §2.3.
 
     >>> from lossnet.spaces import MultiLabel
     >>> RegressionS(samples=4).propose(Prediction(MultiLabel(3), torch.zeros(2, 3))).shape
-    torch.Size([2, 5, 3])
+    torch.Size([2, 4, 3])
     """
 
     name: ClassVar[str] = "regression-s"
@@ -60,8 +74,8 @@ class RegressionS(Regression):
 
     @classmethod
     def from_settings(cls, settings: Settings, score: Score) -> Self:
-        return cls(score, settings.samples, settings.perturb_std)
+        return cls(score, settings.samples, settings.perturb_std, term=settings.regression_term)
 
     def propose(self, prediction: Prediction) -> Tensor:
-        around = prediction.perturb(self.samples, self.std)
+        around = prediction.perturb(self.samples - 1, self.std)
         return torch.cat([super().propose(prediction), around], 1)

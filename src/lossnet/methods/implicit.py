@@ -63,7 +63,7 @@ class Implicit(SEAL):
             near 1, the cap sets the term and objectives hardly differ.
         every: the implicit term is part of each ``every``-th energy step on a batch.
 
-    The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner.
+    The other arguments are `SEAL`'s; ``task_steps`` is the paper's T_inner, and steps are grouped.
 
     >>> from lossnet import MultiLabel, energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
@@ -93,7 +93,8 @@ class Implicit(SEAL):
         max_norm_ratio: float | None = 20.0,
         every: int = 1,
     ) -> None:
-        super().__init__(task_net, energy, space, loss, task_loss, energy_steps, task_steps)
+        # Algorithm 1 has all inner steps between two outer ones.
+        super().__init__(task_net, energy, space, loss, task_loss, energy_steps, task_steps, "grouped")
         paths = get_args(GradientPath)
         if gradient_path not in paths:
             raise ValueError(f"gradient_path must be one of {', '.join(paths)}, not {gradient_path!r}")
@@ -132,7 +133,7 @@ class Implicit(SEAL):
                 outer,
                 partial(self.inner_loss, batch)
                 if recurrent
-                else self.task_loss(prediction, batch.y, energy, batch.weight),
+                else self.task_loss(prediction, batch.y, self.loss.task_objective(energy), batch.weight),
                 tuple(self.task_net.parameters()),
                 tuple(self.energy.parameters()),
                 self.solver,
@@ -155,9 +156,8 @@ class Implicit(SEAL):
         cudnn = torch.backends.cudnn
         full_precision = cudnn.flags(enabled=cudnn.enabled, allow_tf32=False)
         with without_dropout(self.task_net, self.energy), full_precision:
-            return self.task_loss(
-                self.prediction(batch), batch.y, self.energy.at(batch.x, batch.facts), batch.weight
-            )
+            energy = self.loss.task_objective(self.energy.at(batch.x, batch.facts))
+            return self.task_loss(self.prediction(batch), batch.y, energy, batch.weight)
 
     def primary_loss(
         self, energy: EnergyFunction, truth: Tensor, prediction: Prediction, weight: Weights | None = None

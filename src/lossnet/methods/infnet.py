@@ -22,7 +22,7 @@ class InfNet(SEAL):
     ``truncated`` objective has no gradient, and a network that starts badly never moves.  The network's part
     is the task loss with that objective, negated, in place of the energy; with `Perceptron` there is no cost,
     and it is SEAL.  Prediction needs low energy rather than high cost, so a second stage trains the network
-    on the plain task loss with the energy frozen.
+    on the plain task loss with the energy frozen.  Steps are `SEAL`'s grouped ones.
 
     >>> import torch
     >>> from lossnet import MultiLabel, energies, nets
@@ -45,7 +45,9 @@ class InfNet(SEAL):
         task_steps: int = 1,
         truncated: bool = False,
     ) -> None:
-        super().__init__(task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps)
+        super().__init__(
+            task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps, "grouped"
+        )
         self.truncated = truncated
 
     def stages(self) -> tuple[Stage, ...]:

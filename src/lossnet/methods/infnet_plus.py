@@ -13,7 +13,7 @@ from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods.base import Stage, Update
-from lossnet.methods.seal import SEAL
+from lossnet.methods.seal import SEAL, Schedule
 from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
 
@@ -92,16 +92,19 @@ class InfNetPlus(SEAL):
         task_loss: its energy weight is that of the game in the networks' loss.
         weight: ``λ``.
         truncated: whether the networks' objective is truncated at zero too.
+        schedule: ``nested`` has ``task_steps`` of both networks before each step of the energy, all with
+            dropout of their own; ``grouped`` all steps of the energy, then those of the networks.
 
-    ``task_steps`` is the paper's ``k``.  The history has the paper's ``l0`` (the first bracket) and ``l1``
-    (the same without ``E(x, y)`` and truncation), measured before each energy step.
+    ``task_steps`` is the paper's ``k``.  With `Stacked` networks, nested steps and the cost `Manhattan` it is
+    SEAL with a margin loss as its authors train it.  The history has the paper's ``l0`` (the first bracket)
+    and ``l1`` (the same without ``E(x, y)`` and truncation), measured before each energy step.
 
     >>> from lossnet import energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
     >>> space = MultiLabel(3)
     >>> method = InfNetPlus(nets.MLP(4, hidden=8, layers=1, outputs=3), Stacked(space), energy, space)
     >>> [update.network for update in method.updates(Batch(torch.rand(5, 4), torch.ones(5, 3)))]
-    ['energy', 'task_net', 'cost_net']
+    ['task_net', 'cost_net', 'energy']
     """
 
     loss: Margin
@@ -118,8 +121,11 @@ class InfNetPlus(SEAL):
         task_steps: int = 1,
         weight: float = 1.0,
         truncated: bool = False,
+        schedule: Schedule = "nested",
     ) -> None:
-        super().__init__(task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps)
+        super().__init__(
+            task_net, energy, space, loss or Margin(), task_loss, energy_steps, task_steps, schedule
+        )
         self.cost_net = cost_net
         self.weight = weight
         self.truncated = truncated
@@ -128,19 +134,25 @@ class InfNetPlus(SEAL):
         return (Stage("joint", ("energy", "task_net", "cost_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        yield from self.energy_updates(batch)
-        yield from self.network_updates(batch)
+        if self.schedule == "grouped":
+            yield from self.energy_updates(batch)
+            yield from self.network_updates(batch)
+            return
+        for _ in range(self.energy_steps):
+            for _ in range(self.task_steps):
+                yield from self.network_updates(batch, 1)
+            yield from self.energy_updates(batch, 1)
 
     def predictions(self, batch: Batch) -> tuple[Prediction, Prediction]:
         """Return the predictions of ``A`` and of ``F``."""
         test_time, augmented = self.cost_net.both(self.task_net, self.space, batch)
         return Prediction(self.space, test_time, batch.mask), Prediction(self.space, augmented, batch.mask)
 
-    def energy_updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield the energy's steps against both networks, held fixed."""
+    def energy_updates(self, batch: Batch, count: int | None = None) -> Iterator[Update]:
+        """Yield ``count`` of the energy's steps, by default all of a batch, against both networks."""
         with torch.no_grad():
             test_time, augmented = self.predictions(batch)
-        for _ in range(self.energy_steps):
+        for _ in range(self.energy_steps if count is None else count):
             energy = self.energy.at(batch.x, batch.facts)
             margin, perceptron, truth = self.violations(energy, batch.y, test_time, augmented)
             hinge = batch.mean(margin.clamp(min=0))
@@ -148,13 +160,13 @@ class InfNetPlus(SEAL):
             loss = hinge + self.weight * batch.mean(perceptron.clamp(min=0))
             yield Update("energy", loss, measured=measured)
 
-    def network_updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield steps of both networks at once against the energy, held fixed."""
+    def network_updates(self, batch: Batch, count: int | None = None) -> Iterator[Update]:
+        """Yield ``count`` steps of both networks at once, by default all of a batch, against the energy."""
         with torch.no_grad():
             energy = self.energy.at(batch.x, batch.facts)
         parameters = [*self.task_net.parameters(), *self.cost_net.parameters()]
         own = len(list(self.task_net.parameters()))
-        for _ in range(self.task_steps):
+        for _ in range(self.task_steps if count is None else count):
             test_time, augmented = self.predictions(batch)
             margin, perceptron, _ = self.violations(energy, batch.y, test_time, augmented)
             if self.truncated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from lossnet.losses import ENERGY_LOSSES, NCE, EnergyFunction, EnergyLoss, TaskL
 from lossnet.methods.base import TASK_LOSS_WEIGHTS, Stage, TaskNetMethod, Update
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Prediction, Space
+
+#: the order of a batch's steps
+Schedule = Literal["nested", "grouped"]
 
 
 def energy_losses(
@@ -26,18 +30,31 @@ def energy_losses(
 
 
 class SEAL(TaskNetMethod):
-    """``energy_steps`` of the energy, then ``task_steps`` of the task net on each batch (SEAL Eq. 4, 5).
+    """Train an energy and a task net in turn, several steps of each on every batch (SEAL Eq. 4, 5).
 
     The energy loss sees the task net's current prediction, held fixed; the task loss sees the new energy,
-    held fixed.  Each network reads the other's batch once, however many steps it takes.  Without
-    ``energy_steps`` the energy is not trained: any scorer of outputs then is a loss.
+    held fixed.  There are two schedules, which are the same for one step of each network:
+
+    ``nested``
+        the authors': ``task_steps`` times, ``energy_steps`` of the energy and then one of the task net.
+        Every step has a prediction, candidates and dropout of its own.
+    ``grouped``
+        ``energy_steps`` of the energy, then ``task_steps`` of the task net.  Each network reads the other's
+        batch once, and the candidates of all energy steps are drawn at once: less work, on older predictions.
+
+    Without ``energy_steps`` the energy is not trained: any scorer of outputs then is a loss.  After some
+    losses the task net descends a function of the energy; see `EnergyLoss.task_objective`.
 
     >>> from lossnet import MultiLabel, energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
-    >>> method = SEAL(nets.MLP(4, hidden=8, layers=1, outputs=3), energy, MultiLabel(3), energy_steps=2)
+    >>> task_net = nets.MLP(4, hidden=8, layers=1, outputs=3)
+    >>> method = SEAL(task_net, energy, MultiLabel(3), energy_steps=2, task_steps=2)
     >>> batch = Batch(torch.zeros(5, 4), torch.ones(5, 3))
     >>> [update.network for update in method.updates(batch)]
-    ['energy', 'energy', 'task_net']
+    ['energy', 'energy', 'task_net', 'energy', 'energy', 'task_net']
+    >>> method.schedule = "grouped"
+    >>> [update.network for update in method.updates(batch)]
+    ['energy', 'energy', 'task_net', 'task_net']
     """
 
     stackable = True
@@ -52,6 +69,7 @@ class SEAL(TaskNetMethod):
         task_loss: TaskLoss | None = None,
         energy_steps: int = 1,
         task_steps: int = 1,
+        schedule: Schedule = "nested",
     ) -> None:
         super().__init__(task_net, space)
         self.energy = energy
@@ -59,6 +77,7 @@ class SEAL(TaskNetMethod):
         self.task_loss = task_loss or TaskLoss()
         self.energy_steps = energy_steps
         self.task_steps = task_steps
+        self.schedule = schedule
 
     def stages(self) -> tuple[Stage, ...]:
         if not self.energy_steps:
@@ -66,12 +85,18 @@ class SEAL(TaskNetMethod):
         return (Stage("joint", ("energy", "task_net"), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        if self.energy_steps:
-            yield from self.energy_updates(batch)
-        yield from self.task_updates(batch)
+        if self.schedule == "grouped":
+            if self.energy_steps:
+                yield from self.energy_updates(batch)
+            yield from self.task_updates(batch)
+            return
+        for _ in range(self.task_steps):
+            for _ in range(self.energy_steps):
+                yield from self.explicit_updates(batch, 1)
+            yield self.task_update(batch, self.task_energy(batch))
 
     def energy_updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield the energy's steps against the present task net."""
+        """Yield a group of the energy's steps against the present task net."""
         yield from self.explicit_updates(batch, self.energy_steps)
 
     def explicit_updates(self, batch: Batch, count: int) -> Iterator[Update]:
@@ -84,15 +109,25 @@ class SEAL(TaskNetMethod):
     def task_updates(
         self, batch: Batch, objective: Callable[[EnergyFunction, Tensor], EnergyFunction] | None = None
     ) -> Iterator[Update]:
-        """Yield the task net's steps against the energy, or what ``objective`` makes of energy and truth."""
-        with torch.no_grad():
-            energy: EnergyFunction = self.energy.at(batch.x, batch.facts)
+        """Yield a group of the task net's steps against the energy, held fixed.
+
+        ``objective`` makes of the energy and the truth what takes the energy's place in the task loss.
+        """
+        energy = self.task_energy(batch)
         if objective is not None:
             energy = objective(energy, batch.y)
         for _ in range(self.task_steps):
-            with self.energy.frozen(but=self.task_net.parameters()):
-                loss = self.task_loss(self.prediction(batch), batch.y, energy, batch.weight)
-            yield Update("task_net", loss)
+            yield self.task_update(batch, energy)
+
+    def task_energy(self, batch: Batch) -> EnergyFunction:
+        """Return what stands for the energy in the task loss, with the inputs encoded and held fixed."""
+        with torch.no_grad():
+            return self.loss.task_objective(self.energy.at(batch.x, batch.facts))
+
+    def task_update(self, batch: Batch, energy: EnergyFunction) -> Update:
+        """Return one step of the task net against what stands for the energy."""
+        with self.energy.frozen(but=self.task_net.parameters()):
+            return Update("task_net", self.task_loss(self.prediction(batch), batch.y, energy, batch.weight))
 
 
 def _build(parts: Parts) -> SEAL:

@@ -16,7 +16,8 @@ class SEALStatic(SEAL):
     """An energy trained by itself and frozen, then a task net trained on the task loss (SEAL Eq. 3).
 
     The ``teacher`` trains the energy: `SPEN` (margin), `DVN` (regression) or `NCEEnergy` (NCE).  An energy
-    that is frozen from the start is not trained.
+    that is frozen from the start is not trained.  The task net descends what the teacher's loss makes of the
+    energy: after a `DVN`, the predicted score ``−σ(−E)``.
 
     >>> from lossnet import MultiLabel, energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
@@ -34,7 +35,7 @@ class SEALStatic(SEAL):
         task_loss: TaskLoss | None = None,
         task_steps: int = 1,
     ) -> None:
-        super().__init__(task_net, teacher.energy, space, None, task_loss, 0, task_steps)
+        super().__init__(task_net, teacher.energy, space, teacher.loss, task_loss, 0, task_steps)
         # The teacher's networks become ours under their own names; the teacher itself only schedules them.
         for name, network in teacher.named_children():
             self.add_module(name, network)

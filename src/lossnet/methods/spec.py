@@ -137,10 +137,16 @@ class Parts:
             "task_loss": self.task_loss,
             "energy_steps": lambda: self.settings.energy_steps,
             "task_steps": lambda: self.settings.task_steps,
+            "schedule": lambda: self.settings.schedule,
             "inference": self.inference,
+            "start_net": self.start_net,
             "score": lambda: self.task.score,
         }
         asked = [name for name in signature(method).parameters if name in parts and name not in given]
+        at_net = self.settings.inference_start == "task-net" and "inference" in asked
+        if at_net and not {"start_net", "noise_net"} & {*asked}:
+            what = f"inference of {method.__name__} has no task net to start at"
+            raise ValueError(f"{what}; set inference_start to zeros, noise, uniform or net")
         return method(**{name: parts[name]() for name in asked}, **given)
 
     @cached_property
@@ -149,6 +155,10 @@ class Parts:
 
     def task_net(self) -> nn.Module:
         return self.task.task_net(self.settings)
+
+    def start_net(self) -> nn.Module | None:
+        """Return the network where inference starts, if it starts at one of its own."""
+        return self.task_net() if self.settings.inference_start == "task-net" else None
 
     def energy(self) -> Energy:
         """Return an energy that suits the loss."""
@@ -169,4 +179,5 @@ class Parts:
 
     def inference(self) -> GradientInference:
         names = ("steps", "lr", "update", "optimizer", "start", "candidates")
-        return GradientInference(**{name: getattr(self.settings, f"inference_{name}") for name in names})
+        values = {name: getattr(self.settings, f"inference_{name}") for name in names}
+        return GradientInference(**values | ({"start": "net"} if values["start"] == "task-net" else {}))

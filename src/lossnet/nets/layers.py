@@ -70,23 +70,33 @@ class MLP(nn.Sequential):
     Without ``outputs`` it is a feature network ``T(x)`` (SEAL §4); with it, a task net ``A(x)``.
     Inputs ``(batch, inputs)``, dense or in CSR layout, give ``(batch, hidden)`` or ``(batch, outputs)``.
 
+    SEAL's authors have no dropout after the last hidden layer (``last_layer_dropout=False``) and no bias in
+    the layer of outputs (``output_bias=False``).
+
     >>> import torch
     >>> MLP(4, hidden=8, layers=2, outputs=3)(torch.zeros(5, 4)).shape
     torch.Size([5, 3])
     """
 
     def __init__(
-        self, inputs: int, hidden: int, layers: int, outputs: int | None = None, dropout: float = 0
+        self,
+        inputs: int,
+        hidden: int,
+        layers: int,
+        outputs: int | None = None,
+        dropout: float = 0,
+        last_layer_dropout: bool = True,
+        output_bias: bool = True,
     ) -> None:
         modules: list[nn.Module] = []
         width = inputs
-        for _ in range(layers):
+        for layer in range(layers):
             modules += [(linear if modules else InputLayer)(width, hidden), nn.Softplus()]
-            if dropout:
+            if dropout and (last_layer_dropout or layer < layers - 1):
                 modules.append(Dropout(dropout))
             width = hidden
         if outputs is not None:
-            modules.append((linear if modules else InputLayer)(width, outputs))
+            modules.append((linear if modules else InputLayer)(width, outputs, output_bias))
         super().__init__(*modules)
         self.width = width
 

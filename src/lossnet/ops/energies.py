@@ -15,9 +15,14 @@ from lossnet.ops.switch import inside_transform, kernels_fit
 
 
 def label_interaction(
-    y: Tensor, mixing: Tensor, weights: Tensor, shift: Tensor | None = None, training: bool = False
+    y: Tensor,
+    mixing: Tensor,
+    weights: Tensor,
+    shift: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
 ) -> Tensor:
-    """Return ``vᵀ softplus(M y + shift)`` of candidates ``(batch, K, labels)``, as ``(batch, K)``.
+    """Return ``vᵀ softplus(M y + b + shift)`` of candidates ``(batch, K, labels)``, as ``(batch, K)``.
 
     Several networks side by side have parameters with a first axis, as in `dense_layer`.
 
@@ -26,6 +31,7 @@ def label_interaction(
         mixing: ``M``, transposed, ``(labels, hidden)``.
         weights: ``v``, ``(1, hidden)``.
         shift: ``(batch, 1, hidden)``.
+        bias: ``b``, ``(hidden,)``.
         training: whether ``M`` is learned from these candidates; see `dense_layer`.
 
     >>> label_interaction(torch.ones(1, 2, 3), torch.zeros(3, 4), torch.ones(1, 4))  # 4 log 2
@@ -34,9 +40,9 @@ def label_interaction(
     if training and shift is None and mixing.dim() == 2:
         rows, places = distinct(y)
         if places is not None:  # equal sets have equal energies
-            energies = _read_out(dense_layer(rows, mixing, transposed=True, training=True), weights)
+            energies = _read_out(dense_layer(rows, mixing, bias, transposed=True, training=True), weights)
             return energies.index_select(0, places).view(y.shape[:-1])
-    hidden = dense_layer(y, mixing, transposed=True, training=training)
+    hidden = dense_layer(y, mixing, bias, transposed=True, training=training)
     return _read_out(hidden if shift is None else hidden + shift, weights)
 
 

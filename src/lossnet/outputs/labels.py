@@ -107,7 +107,7 @@ class Labels(Output[LabelTable]):
         width = int(encoder.width)  # type: ignore[arg-type]
         labels, features = len(self.label_names), width if settings.conditioned else None
         # Before the local term: the order in which initial weights are drawn.
-        interaction = LabelInteraction(labels, settings.global_hidden, features)
+        interaction = LabelInteraction(labels, settings.global_hidden, features, settings.global_bias)
         return Sum(encoder, Local(width, labels), interaction)
 
     def decide(self, space: Space, relaxed: Tensor, truth: Tensor, start: Decision) -> Decision:

@@ -123,7 +123,8 @@ class TrainingState:
     @property
     def job(self) -> Job:
         """The stage, for an engine."""
-        return Job(self.method, self.stage, self.optimizers, self.options.clip)
+        clips = {name: self.options.clip if self._limited(name) else math.inf for name in self.optimizers}
+        return Job(self.method, self.stage, self.optimizers, clips)
 
     def prepare(self, engine: Eager, saved: Checkpoint | None = None) -> None:
         """Make fresh optimizers and schedulers for a stage, or those of the checkpoint."""
@@ -134,11 +135,16 @@ class TrainingState:
                 continue
             self.optimizers[name] = optimizer = self.options.optimizer(trained, lr=self._rate(name))
             engine.prepare(optimizer)
-            self.schedulers[name] = self.options.scheduler(optimizer)
+            if self._limited(name):
+                self.schedulers[name] = self.options.scheduler(optimizer)
         if not self.optimizers:
             raise ValueError(f"stage '{self.stage.name}': all parameters of its networks are frozen")
         if saved is not None:
             self._restore(saved)
+
+    def _limited(self, network: str) -> bool:
+        """Whether a network of the stage is clipped and scheduled."""
+        return network not in self.options.unlimited or set(self.stage.networks) <= {*self.options.unlimited}
 
     def _rate(self, network: str) -> float:
         lr, stage = self.options.lr, self.stage.name
@@ -177,7 +183,8 @@ class TrainingState:
             rate, position = self._rates()[network], self.position
             step = position.steps_taken - sum(later == "loss" for _, later in names[index + 1 :])
             advice = f"a smaller learning rate (now {rate:g})"
-            advice += f", or a smaller gradient clip (now {self.options.clip:g})"
+            if self._limited(network):
+                advice += f", or a smaller gradient clip (now {self.options.clip:g})"
             if network == "task_net" and len(self.optimizers) > 1:
                 advice += ", or a smaller energy weight"
             raise NonFiniteLoss(
@@ -317,7 +324,8 @@ class TrainingState:
         options = self.options
         rates = options.lr if isinstance(options.lr, (int, float)) else dict(options.lr)
         names = "weight_decay", "batch_size", "monitor", "clip", "seed", "plateau_patience", "plateau_factor"
-        return {"lr": rates, **{name: getattr(options, name) for name in names}, **options.identity}
+        fixed = {name: getattr(options, name) for name in names}
+        return {"lr": rates, **fixed, "unlimited": list(options.unlimited), **options.identity}
 
     def read(self, path: Path | None) -> Checkpoint:
         """Return the checkpoint, with weights, position and random numbers taken from it."""

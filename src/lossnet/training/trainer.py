@@ -67,6 +67,8 @@ class Trainer:
         plateau_patience: epochs without improvement before learning rates are cut; where an epoch has fewer
             than ``patience_steps / patience`` steps, it takes several to count as one.
         plateau_factor: factor of that cut.
+        unlimited: names of networks that are neither clipped nor given to ``scheduler`` in stages that train
+            others too, such as SEAL's ``("energy",)`` as its authors train it.
         seed: of initial randomness, data order and dropout; a CPU run repeats bit for bit.
         device: where to train.
         checkpoint: a file to save progress in; needed to resume.
@@ -108,6 +110,7 @@ class Trainer:
         clip: float = 10.0,
         plateau_patience: int = 5,
         plateau_factor: float = 0.5,
+        unlimited: Sequence[str] = (),
         seed: int = 0,
         device: torch.device | str = "cpu",
         checkpoint: Path | None = None,
@@ -123,6 +126,7 @@ class Trainer:
         self.lr, self.weight_decay, self.clip = lr, weight_decay, clip
         self.optimizer = optimizer or partial(torch.optim.AdamW, weight_decay=weight_decay, fused=True)
         self.plateau_patience, self.plateau_factor = plateau_patience, plateau_factor
+        self.unlimited = tuple(unlimited)
         self.scheduler = scheduler or partial(
             ReduceLROnPlateau, mode="max", factor=plateau_factor, patience=plateau_patience
         )

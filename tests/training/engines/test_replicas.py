@@ -102,6 +102,8 @@ def assert_same_history(one, other):
         (("seal", "nce"), {}),
         (("seal", "margin"), {"conditioned": True}),
         (("seal", "regression-s"), {}),
+        (("seal", "nce"), {"schedule": "grouped"}),
+        (("seal", "nce"), {"output_bias": False, "last_layer_dropout": False, "global_bias": True}),
         (("seal", "cd"), {"score_weight": 2.0}),
         (("implicit", "nce"), {}),
         (("implicit", "margin"), {"solver": "neumann", "solver_terms": 2}),
@@ -148,6 +150,19 @@ def test_numbers_may_differ_between_replicas():
         assert_equal(one, other)
     weights = [one.method.task_net[0].weight for one in lone]
     assert not torch.allclose(weights[0], weights[1], rtol=1e-3)
+
+
+def test_an_unlimited_energy_is_so_in_every_replica():
+    options = [{"unlimited": ("energy",), "clip": 0.1}, {"clip": 0.1}]
+    lone = [trainer(("seal", "nce"), 4, given) for given in options]
+    together = [trainer(("seal", "nce"), 4, given) for given in options]
+    for one in lone:
+        one.fit(TRAIN, VALID)
+    list(fit_together(together, TRAIN, VALID, progress=False))
+    for one, other in zip(lone, together, strict=True):
+        assert_equal(one, other)
+    first, second = (one.method.energy.terms[1].mixing.weight for one in lone)
+    assert not torch.allclose(first, second, rtol=1e-3)
 
 
 def test_weights_of_instances_count():
@@ -319,6 +334,7 @@ def test_replicas_stopped_at_different_places_continue_together(tmp_path):
         (("implicit", "nce"), {"solver": "diagonal"}, {}, "solver Diagonal"),
         (("seal", "nce"), {}, {"samples": 5}, "differ in loss"),
         (("seal", "nce"), {}, {"energy_steps": 3}, "energy_steps"),
+        (("seal", "nce"), {}, {"schedule": "grouped"}, "schedule"),
         (("seal", "nce"), {}, {"task_dropout": 0.1}, "layers of task_net"),
         (("implicit", "nce"), {}, {"implicit_weight": 0.0}, "differ in weight"),
         (("cross-entropy", "none"), {"task_hidden": 9}, {}, "layers of task_net"),

@@ -25,7 +25,7 @@ RunBatch = Callable[[Batch, Tensor | None], Readings]
 
 
 class Job(NamedTuple):
-    """One stage of one training: its updates, optimizers and clipping.
+    """One stage of one training: its updates, and the optimizer and largest gradient norm of each network.
 
     A network without an optimizer is frozen: its updates are passed over.
     """
@@ -33,7 +33,7 @@ class Job(NamedTuple):
     method: Method
     stage: Stage
     optimizers: Mapping[str, Optimizer]
-    clip: float
+    clips: Mapping[str, float]
 
 
 class Eager:
@@ -131,7 +131,7 @@ class Eager:
                 network = job.method.get_submodule(update.network)
                 gradients = ordered(optimizer, network.parameters(), update.gradients)
             gradients, loss, measured = self.totals(update, gradients)
-            norm = descend(optimizer, gradients, job.clip)
+            norm = descend(optimizer, gradients, job.clips[update.network])
             yield update, {"loss": loss, "gradient_norm": norm, **measured}
 
     def totals(self, update: Update, gradients: Gradients) -> tuple[Gradients, Tensor, Mapping[str, Tensor]]:

@@ -50,7 +50,7 @@ class Replicas(Graph):
             name: Stack(
                 [method.get_submodule(name) for method in methods],
                 [job.optimizers[name] for job in jobs],
-                [job.clip for job in jobs],
+                [job.clips[name] for job in jobs],
                 self._streams,
             )
             for name in jobs[0].stage.networks
