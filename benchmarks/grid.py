@@ -28,12 +28,14 @@ __all__ = [
     "Cell",
     "carried_out",
     "finished",
+    "gains",
     "markdown",
     "publish",
     "run_folder",
     "run_grid",
     "show",
     "summarise",
+    "with_error",
 ]
 
 #: columns of a table: metric, heading
@@ -171,18 +173,42 @@ def summarise(
     results: Sequence[dict[str, Any]],
     columns: Sequence[tuple[str, str]] = COLUMNS,
 ) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: mean ± standard deviation over seeds, in points, on test data."""
+    """Heading and rows: mean ± standard deviation over seeds, in points.
+
+    Metrics are those of test data, or of validation data where a column says ``valid.NAME``.
+    """
     heading = ["data", "method", *(name for _, name in columns), "seconds", "seeds", "published"]
     rows = []
     for cell in cells:
         mine = [r for r in results if (r["title"], r["dataset"]) == (cell.title, cell.data)]
         if not mine:
             continue
-        values = [spread([100 * r["metrics"]["test"][metric] for r in mine]) for metric, _ in columns]
+        values = [spread([_value(r, metric) for r in mine]) for metric, _ in columns]
         seconds = f"{statistics.mean(r['seconds'] for r in mine):.0f}"
         seeds = ", ".join(str(r["seed"]) for r in sorted(mine, key=lambda r: int(r["seed"])))
         rows.append([cell.data, cell.title, *values, seconds, seeds, cell.published])
     return heading, rows
+
+
+def _value(result: dict[str, Any], metric: str) -> float:
+    """In points, of test data or, as ``valid.NAME``, of validation data."""
+    part, _, name = metric.rpartition(".")
+    return 100 * float(result["metrics"][part or "test"][name])
+
+
+def gains(results: Sequence[dict[str, Any]], cell: Cell, other: Cell, metric: str) -> list[float]:
+    """What a cell has more than another, in points, seed by seed."""
+    first, second = (
+        {r["seed"]: _value(r, metric) for r in results if (r["title"], r["dataset"]) == (one.title, one.data)}
+        for one in (cell, other)
+    )
+    return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+
+
+def with_error(values: Sequence[float], digits: int = 2) -> str:
+    """The mean of differences, and its standard error."""
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.fmean(values):+.{digits}f} ({error:.{digits}f})".replace("-", "−")
 
 
 def publish(

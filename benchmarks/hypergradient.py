@@ -72,7 +72,7 @@ from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Prediction
 from lossnet.task import Task
 
-__all__ = ["PEERS", "Problem", "check_installed", "contestants", "difference", "peak_memory", "run"]
+__all__ = ["PEERS", "Problem", "check_installed", "contestants", "costs", "difference", "peak_memory", "run"]
 
 #: the module of each peer's distribution
 PEERS = {"betty-ml": "betty", "torchopt": "torchopt"}
@@ -456,6 +456,29 @@ def _checks(
     ]
     checks["difference between gradients"] = {"value": max(compared), "limit": AGREEMENT}
     return checks
+
+
+def costs(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: each solver in steps of cross-entropy, and beside the faster or smaller peer."""
+    heading = ["", "CE steps", "fused CE steps", "limit", "of the faster peer", "limit", "of its memory"]
+    checks, rows = content["checks"], []
+    for solver in ("identity", *LIMITS):
+        ours = f"{solver}, lossnet"
+        steps = [
+            content["seconds"][ours] / content["seconds"][step] for step in ("CE step", "CE step, fused")
+        ]
+        peer = checks.get(f"{ours} over the fastest peer")
+        memory = checks.get(f"{ours}, memory over the least of a peer")
+        rows.append(
+            [
+                solver,
+                *(f"{ratio:.2f}" for ratio in steps),
+                f"{IDENTITY_LIMIT:g}" if peer is None else "",
+                *(("", "") if peer is None else (f"{peer['value']:.2f}", f"{peer['limit']:g}")),
+                "" if memory is None else f"{memory['value']:.2f}",
+            ]
+        )
+    return heading, rows
 
 
 def _show(

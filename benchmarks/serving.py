@@ -33,7 +33,7 @@ from lossnet.model import load
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 
-__all__ = ["run"]
+__all__ = ["run", "table"]
 
 CLIENTS, SECONDS, WARM_UP = 64, 60.0, 5.0
 DATA = "digits-completion"
@@ -189,13 +189,26 @@ def _machine() -> dict[str, Any]:
     return {"processor": model[1] if model else platform.machine(), "versions": versions}
 
 
-def _show(result: dict[str, Any]) -> None:
+def table(result: dict[str, Any]) -> list[list[str]]:
+    """What was measured, and its value."""
     times, memory = result["milliseconds"], result["resident_mib"]
-    table = Table("", "", title=f"{result['clients']} clients for {result['seconds']:g} s")
-    table.add_row("requests per second", f"{result['requests_per_second']:.0f}")
-    table.add_row("p50, p99, slowest (ms)", f"{times['p50']}, {times['p99']}, {times['most']}")
-    busy = result["server_milliseconds_per_request"]
-    table.add_row("the server's processor time for a request (ms)", f"{busy}")
-    table.add_row("failed requests", f"{sum(result['failures'].values())} of {result['requests']}")
-    table.add_row("server's memory before, after (MiB)", f"{memory['before']}, {memory['after']}")
-    Console().print(table)
+    return [
+        ["requests", f"{result['requests']:,}"],
+        ["requests per second", f"{result['requests_per_second']:.0f}"],
+        ["failed", f"{sum(result['failures'].values())}"],
+        ["latency, p50", f"{times['p50']:.0f} ms"],
+        ["latency, p99", f"{times['p99']:.0f} ms"],
+        ["slowest", f"{times['most']:.0f} ms"],
+        ["the server's processor time for a request", f"{result['server_milliseconds_per_request']:.2f} ms"],
+        [
+            "memory of the server after warming up, at the end",
+            f"{memory['before']} MiB, {memory['after']} MiB",
+        ],
+    ]
+
+
+def _show(result: dict[str, Any]) -> None:
+    shown = Table("", "", title=f"{result['clients']} clients for {result['seconds']:g} s")
+    for row in table(result):
+        shown.add_row(*row)
+    Console().print(shown)

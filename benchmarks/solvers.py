@@ -31,7 +31,7 @@ from lossnet.hypergradient import (
     Solver,
 )
 
-__all__ = ["Ridge", "accuracy", "components", "differences", "draw", "measure", "run", "steps"]
+__all__ = ["Ridge", "accuracy", "components", "differences", "draw", "measure", "run", "steps", "table"]
 
 #: by solver: the settings measured, and how to make it from one
 SOLVERS: dict[str, tuple[Sequence[int], Callable[[int], Solver]]] = {
@@ -61,6 +61,27 @@ def run(output: Path) -> None:
     write_json(output / "solvers.json", numbers)
     draw(output / "solvers.png", numbers)
     Console().print(f"what each solver gets right is drawn in {output / 'solvers.png'}")
+
+
+def table(numbers: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: some settings of each solver."""
+    heading = ["solver", "products", "error", "cosine", "cosine, rotated", "residual"]
+    names = ("error", "cosine", "rotated_cosine", "residual")
+    shown = {"Exact": (0,), "ConjugateGradient": (5, 16), "Neumann": (5, 100), "Identity": (0,)}
+    shown |= {"Diagonal": (5,), "RankOne": (0,)}
+    return heading, [
+        [
+            f"`{row['solver']}({row['setting'] or ''})`",
+            str(row["products"]),
+            *(_short(row[name]) for name in names),
+        ]
+        for row in numbers["accuracy"]
+        if row["setting"] in shown[row["solver"]]
+    ]
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if 0.01 <= value < 10 else f"{value:.1g}" if value < 0.01 else f"{value:.0f}"
 
 
 def measure(features: int = 16, problems: int = 20) -> dict[str, Any]:

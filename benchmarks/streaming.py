@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from lossnet.outputs import Labels
 from lossnet.settings import Settings
 from lossnet.task import Task
 
-__all__ = ["run"]
+__all__ = ["run", "table"]
 
 SIZES, WHOLE_UP_TO = (16, 128, 1024), 128
 FEATURES, FILLED, LABELS = 5000, 80, 20
@@ -69,12 +70,22 @@ def run(
                 measured.append(row)
                 write_json(output / "streaming.json", measured)
                 file.unlink()
-    table = Table("format", "rows", "file, MB", "peak MB in parts", "seconds", "peak MB whole", "seconds")
-    for row in measured:
-        cells = (row.get(name) for name in ("rows", "file_mb", "parts_mb", "parts_s", "whole_mb", "whole_s"))
-        table.add_row(str(row["format"]), *("" if cell is None else f"{cell:.0f}" for cell in cells))
-    Console().print(table)
+    heading, rows = table(measured)
+    shown = Table(*heading)
+    for cells in rows:
+        shown.add_row(*cells)
+    Console().print(shown)
     return measured
+
+
+def table(measured: Sequence[dict[str, float | str]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: megabytes and seconds, in parts and, where that was tried, as a whole."""
+    heading = ["format", "rows", "file, MB", "peak in parts, MB", "seconds", "peak as a whole, MB", "seconds"]
+    names = ("rows", "file_mb", "parts_mb", "parts_s", "whole_mb", "whole_s")
+    return heading, [
+        [str(row["format"]), *(f"{row[name]:,.0f}" if name in row else "not tried" for name in names)]
+        for row in measured
+    ]
 
 
 def _model(inputs: int, first: int) -> Model:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from lossnet.run import find_device
 from lossnet.settings import Settings
 from lossnet.task import Task
 
-__all__ = ["run"]
+__all__ = ["run", "table"]
 
 WORDS, WIDTH, TAGS = 10000, 100, 25
 SETTINGS = Settings(task_hidden=100, energy_hidden=100, inference_steps=20)
@@ -62,11 +63,19 @@ def run(output: Path, device: str = "cpu", sentences: int = 512, repeats: int = 
         torch.set_num_threads(threads)
     medians = {title: statistics.median(found) for title, found in seconds.items()}
     ratios = {title: value / medians["BiLSTM"] for title, value in medians.items()}
-    table = Table(
-        "", "tokens per second", "time / BiLSTM", title=f"tagging {sentences} sentences on {device}"
-    )
-    for title, value in medians.items():
-        table.add_row(title, f"{int(lengths.sum()) / value:.0f}", f"{ratios[title]:.2f}")
-    Console().print(table)
-    write_json(output / "tagging_speed.json", {"device": device, "seconds": seconds, "ratios": ratios})
+    content = {"device": device, "seconds": seconds, "ratios": ratios}
+    heading, rows = table(content)
+    shown = Table(*heading, title=f"tagging {sentences} sentences on {device}")
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)
+    write_json(output / "tagging_speed.json", content)
     return ratios
+
+
+def table(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: the median of each, and its ratio to the first."""
+    return ["", "milliseconds", "time / BiLSTM"], [
+        [title, f"{1000 * statistics.median(seconds):.0f}", f"{content['ratios'][title]:.2f}"]
+        for title, seconds in content["seconds"].items()
+    ]

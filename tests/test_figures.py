@@ -1,4 +1,4 @@
-"""Figures on pages are those of the results that they name."""
+"""How figures on pages are written and checked; test_results.py has the pages."""
 
 import json
 import re
@@ -12,36 +12,84 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import figures  # noqa: E402
 
-#: pages on which every figure names its source
-SOURCED = [
-    ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("index.md", "faq.md", "methods/choose.md")),
-]
-
-
-@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: page.name)
-def test_figures_are_current(page):
-    text = page.read_text(encoding="utf-8")
-    assert figures.filled(text, page.name) == text, "results have changed: python docs/tools/figures.py"
-
-
-def unsourced(text):
-    """What looks like a measured figure and names no source: a spread, or a number with one decimal."""
-    text = re.sub(r"```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", figures.MARKED.sub("", text))
-    return re.findall(r"\d+(?:\.\d+)?\s±\s\d+(?:\.\d+)?|[+−]\d+\.\d\b|(?<![\w.-])[1-9]\d*\.\d\b", text)
-
-
-@pytest.mark.parametrize("page", SOURCED, ids=lambda page: page.name)
-def test_all_figures_name_their_source(page):
-    assert unsourced(page.read_text(encoding="utf-8")) == []
+MARKED = "44.9 ± 0.2<!-- mlc / bibtex / CE, tuned / f1_tuned -->"
 
 
 def test_figures_without_a_source_are_found():
-    marked = "44.9 ± 0.2<!-- mlc / bibtex / CE, tuned / f1_tuned -->"
-    assert unsourced(f"it has {marked} at 0.5, with Python 3.11 and `--lr 2.5`") == []
-    for wrong in ("44.9 ± 0.2", "it is 44.9", "by +0.3", f"{marked}, and 46.0 ± 0.3 there"):
-        assert len(unsourced(wrong)) == 1, wrong
+    assert figures.problems(f"it has {MARKED} at 0.5, with Python 3.11 and `--lr 2.5`") == []
+    for wrong in (
+        "44.9 ± 0.2",
+        "it is 44.9.",
+        "by +0.3",
+        f"{MARKED}, and 46.0 ± 0.3 there",
+        "3 points",
+        "0.83",
+    ):
+        assert len(figures.problems(wrong)) == 1, wrong
+
+
+def test_all_numbers_of_results_are_figures():
+    text = "80 ms with F1, an H200 and CoNLL-2003, in 1,200 of 2.5 and 4e-15 at 0.5: `k = 5`, [6](7), $8$"
+    assert figures.unsourced(text, every=True) == ["80", "1,200", "2.5", "4e-15", "6"]
+    assert figures.unsourced(f"# 1\n{MARKED} 5", every=True) == ["5"]
+
+
+def test_stated_figures_are_those_of_their_part():
+    assert figures.problems("It took 0.61 s, then 7.1. <!-- stated: 0.61 7.1; one GPU -->") == []
+    for wrong in (
+        "It took 0.61 s, then 7.1. <!-- stated: 7.1 0.61; one GPU -->",
+        "It took 0.61 s, then 7.1. <!-- stated: 0.61; one GPU -->",
+        "It took 0.61 s, then 7.1. <!-- stated: 0.61 7.1 -->",
+        "It took 0.61 s, then 7.1.\n\nAnd more. <!-- stated: 0.61 7.1; one GPU -->",
+    ):
+        assert figures.problems(wrong) != [], wrong
+
+
+def test_a_table_is_written_as_a_whole():
+    page = figures.filled(
+        "a\n\n<!-- made: tagging / speed -->\n?\n\n<!-- end -->\n\nb 1.5<!-- stated: 1.5; x -->"
+    )
+    assert "| BiLSTM | 168 | 1.00 |" in page
+    assert figures.problems(page, every=True) == []
+    assert len(figures.problems(page.replace("| 168 |", "| 165 |"), every=True)) == 1
+    assert len(figures.problems(page.replace("| 168 | 1.00 |", "| 1.00 | 168 |"))) == 1
+    with pytest.raises(ValueError, match="no block is called 'x'"):
+        figures.filled("<!-- made: x -->\n?\n\n<!-- end -->")
+
+
+def test_code_has_no_figures():
+    page = "a\n\n```python\nx = 1.5\n\ny = 2.5\n```\n\n    Exact [0.25]\n\n    Neumann [1.50]\n\nb"
+    assert figures.parts(page) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "shown"),
+    [
+        ("mlc / bibtex / CE, tuned / f1", "?", "42.2 ± 0.3"),
+        ("mlc / bibtex / CE, tuned / f1", "0.00", "42.17"),
+        ("mlc / bibtex / CE, tuned / f1 / seed=0", "0", "42"),
+        ("mlc / bibtex / CE + soft-F1 - CE, tuned / f1", "0.0", "3.5"),
+        ("mlc / bibtex / CE + soft-F1 - CE, tuned / f1", "−1.00", "+3.46"),
+        ("mlc / bibtex / CE, tuned - CE + soft-F1 / f1", "1.0", "−3.5"),
+        ("mlc / bibtex / CE, tuned - CE, tuned / f1", "+1.0", "0.0"),
+        ("overhead.json / ratio", "0.00", "0.98"),
+        ("segmentation_averaged.json / metrics.test.iou", "0.0", "89.6"),
+    ],
+)
+def test_a_figure_has_the_form_of_the_one_before(source, form, shown):
+    assert figures.figure(source, form) == shown
+    assert figures.figure(source, shown) == shown
+
+
+def test_figures_may_be_of_validation_data_and_seconds():
+    lines = (ROOT / "docs" / "results" / "mlc.jsonl").read_text().splitlines()
+    runs = [
+        run for run in map(json.loads, lines) if run["title"] == "CE, tuned" and run["dataset"] == "bibtex"
+    ]
+    valid = statistics.mean(100 * run["metrics"]["valid"]["f1"] for run in runs)
+    assert figures.figure("mlc / bibtex / CE, tuned / valid.f1", "0.00") == f"{valid:.2f}"
+    seconds = statistics.mean(run["seconds"] for run in runs)
+    assert figures.figure("mlc / bibtex / CE, tuned / seconds", "0.0") == f"{seconds:.1f}"
 
 
 def test_mean_and_deviation_are_those_of_the_runs():

@@ -1,60 +1,79 @@
-"""Every ``mean ± standard deviation`` of a page of results is that of the runs beside it."""
-
-from __future__ import annotations
+"""Figures on pages are those of the results: one that is changed, as to its neighbour, is noticed."""
 
 import json
 import re
-import statistics
-from collections import defaultdict
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import auto, small
-from benchmarks.grid import markdown
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
-PAGES = sorted(page.stem for page in RESULTS.glob("*.md") if page.with_suffix(".jsonl").exists())
-
-
-def spreads(runs: list[dict]) -> set[str]:
-    """What may be said of these runs, with one digit or two."""
-    groups = defaultdict(list)
-    for run in runs:
-        shallow = run["title"] == "cross-entropy" and run.get("network")  # auto trains two of it
-        groups[run["dataset"], run["title"], run.get("goal"), shallow].append(run["metrics"])
-    said = set()
-    for group in groups.values():
-        for part, metrics in group[0].items():
-            for metric in metrics:
-                values = [100 * run[part][metric] for run in group]
-                if len(values) > 1:
-                    mean, deviation = statistics.mean(values), statistics.stdev(values)
-                    said |= {f"{mean:.{n}f} ± {deviation:.{n}f}" for n in (1, 2)}
-    return said
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import blocks  # noqa: E402
+import figures  # noqa: E402
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_figures_are_those_of_the_runs(page):
-    runs = [json.loads(line) for line in (RESULTS / f"{page}.jsonl").read_text().splitlines()]
-    figures = re.findall(r"\d+\.\d+ ± \d+\.\d+", (RESULTS / f"{page}.md").read_text())
-    assert figures
-    assert [figure for figure in figures if figure not in spreads(runs)] == []
+def is_of_results(page):
+    """Whether all numbers of a page are figures."""
+    return page.parent == figures.RESULTS
 
 
-def test_the_page_on_small_data_has_the_benchmarks_tables():
-    page, runs = (RESULTS / "small.md").read_text(), (RESULTS / "small.jsonl").read_text()
-    results = [json.loads(line) for line in runs.splitlines()]
-    assert small.tables(results) in page
-    assert small.verdict(results) in page
+def places(part, every):
+    """Where the figures of a part of a page are."""
+    text = figures.NO_TEXT.sub(lambda match: " " * len(match[0]), part)
+    sourced = [range(*match.span("figure")) for match in figures.MARKED.finditer(part)]
+    numbers = {match.span() for match in figures.NUMBER.finditer(text)}
+    if not every and not part.startswith("<!-- made"):
+        measured = {match.span() for match in figures.MEASURED.finditer(text)}
+        numbers = {span for span in numbers if span in measured or any(span[0] in one for one in sourced)}
+    return sorted(numbers)
 
 
-def test_the_page_on_auto_has_the_benchmarks_tables():
-    page, runs = (RESULTS / "auto.md").read_text(), (RESULTS / "auto.jsonl").read_text()
-    results = [json.loads(line) for line in runs.splitlines()]
-    for table in (auto.compare(results), auto.summarise(results)):
-        assert markdown(*table) in page
+def changes(part, every):
+    """The part with one figure changed, for each: to the next other one there, and in its last digit."""
+    spans = places(part, every)
+    texts = [part[slice(*span)] for span in spans]
+    for number, ((start, end), text) in enumerate(zip(spans, texts, strict=True)):
+        neighbours = [*texts[number + 1 :], *reversed(texts[:number])]
+        other = next((one for one in neighbours if one.lstrip("+") != text.lstrip("+")), None)
+        for new in (other, text[:-1] + str((int(text[-1]) + 1) % 10)):
+            if new is not None:
+                yield f"{text} → {new}", part[:start] + new + part[end:]
 
 
-def test_there_are_pages_to_check():
-    assert {"auto", "implicit", "mlc", "segmentation"} <= set(PAGES)
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_figures_are_current_and_have_a_source(page):
+    assert figures.problems(page.read_text(encoding="utf-8"), is_of_results(page)) == []
+
+
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_changed_figure_is_noticed(page):
+    every = is_of_results(page)
+    parts = figures.parts(page.read_text(encoding="utf-8"))
+    changed = [one for part in parts for one in changes(part, every)]
+    assert [what for what, part in changed if not figures.problems(part, every)] == []
+    assert changed or not every
+
+
+def test_a_figure_is_changed_to_its_neighbour():
+    part = "| a | 1.5 ± 0.2 | 1.5 ± 0.3 |"
+    found = [text for _, text in changes(part, every=True)]
+    assert "| a | 0.2 ± 0.2 | 1.5 ± 0.3 |" in found
+    assert "| a | 1.5 ± 0.2 | 1.5 ± 0.4 |" in found
+    assert len(found) == 8
+    source = "2.5<!-- mlc / bibtex / CE, tuned / f1 -->"
+    assert [what for what, _ in changes(f"F1 is {source} and 3", every=False)] == ["2.5 → 2.6"]
+
+
+def test_every_table_of_results_is_on_a_page():
+    pages = "".join(page.read_text(encoding="utf-8") for page in figures.pages())
+    assert sorted(re.findall(r"<!-- made: (.*?) -->", pages)) == sorted(blocks.BLOCKS)
+
+
+@pytest.mark.parametrize("name", ["digits", "implicit", "mlc", "segmentation", "tagging"])
+def test_every_run_is_in_a_table(name):
+    lines = (figures.RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    titles = {json.loads(line)["title"] for line in lines}
+    words = {**blocks.SCENES, **blocks.EARLIER_SCENES, **blocks.NOT_CHOSEN} if name == "segmentation" else {}
+    tables = "\n".join(figures.made(block) for block in blocks.BLOCKS if block.partition(" / ")[0] == name)
+    assert [title for title in titles if f"| {words.get(title, title)} |" not in tables] == []

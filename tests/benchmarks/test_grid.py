@@ -4,7 +4,7 @@ import json
 import pytest
 
 from benchmarks import digits, implicit, mlc, overhead, seeds, segmentation
-from benchmarks.grid import COLUMNS, Cell, markdown, run_folder, run_grid, show, summarise
+from benchmarks.grid import COLUMNS, Cell, gains, markdown, run_folder, run_grid, show, summarise, with_error
 from lossnet.settings import Settings
 
 TINY = {"epochs": 1, "task_hidden": 8, "energy_hidden": 8, "task_layers": 1, "energy_layers": 1}
@@ -25,6 +25,23 @@ def test_a_table_has_mean_and_standard_deviation_of_the_seeds():
         ["d", "a", "60.00 ± 14.14", "2", "0, 1", ""],
         ["d", "b", "25.00 (one seed)", "2", "0", "26"],
     ]
+
+
+def test_a_table_has_validation_data_too():
+    both = {**result("a", 0, 0.5), "metrics": {"test": {"f1": 0.5}, "valid": {"f1": 0.25}}}
+    heading, rows = summarise([Cell("a", "d", "seal")], [both], [("f1", "F1"), ("valid.f1", "valid")])
+    assert heading[2:4] == ["F1", "valid"]
+    assert rows[0][2:4] == ["50.00 (one seed)", "25.00 (one seed)"]
+
+
+def test_gains_are_of_the_same_seeds():
+    cells = Cell("a", "d", "seal"), Cell("b", "d", "seal")
+    results = [result("a", 1, 0.5), result("a", 0, 0.4), result("a", 2, 0.9)]
+    results += [result("b", 0, 0.5), result("b", 1, 0.3)]
+    found = gains(results, *cells, "f1")
+    assert found == pytest.approx([-10, 20])
+    assert with_error(found) == "+5.00 (15.00)"
+    assert with_error([-1.0, -2.0], digits=1) == "−1.5 (0.5)"
 
 
 def test_a_table_is_shown_without_empty_columns(capsys):
