@@ -170,6 +170,18 @@ def test_the_budget_ends_training_and_leaves_out_the_rest(monkeypatch):
     assert [one["why"] for one in choice["skipped"]] == ["the budget was spent"] * 4
 
 
+@pytest.mark.usefixtures("unblended")
+def test_nothing_is_tried_where_nothing_can_be_better():
+    calls = []
+    scores = {**SCORES, "cross-entropy, shallow": 1.0}
+    with pytest.warns(TrainingWarning):
+        choice = auto.choose(run(), made(200, 50), fake(scores, calls=calls)).choice
+    assert [name for name, *_ in calls] == ["cross-entropy", "cross-entropy, shallow"]
+    assert (choice["chosen"], choice["folds"]) == ("cross-entropy, shallow", 1)
+    why = "cross-entropy, shallow predicts validation data without a mistake"
+    assert [one["why"] for one in choice["skipped"]] == [why] * 4
+
+
 def test_settings_of_the_users_stay_and_equal_networks_are_tried_once():
     networks, _ = auto.portfolio(run(settings=dataclasses.replace(SMALL, task_layers=3)), made())
     settings = [

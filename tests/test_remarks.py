@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,7 @@ from lossnet import MultiLabelClassifier
 from lossnet.data import MultiLabelData
 from lossnet.loading import Loaded
 from lossnet.remarks import TrainingWarning, data_remarks, stage_remarks
-from lossnet.run import Run, fit
+from lossnet.run import Run, fit, train
 from lossnet.settings import Settings
 
 X = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
@@ -88,3 +90,49 @@ def test_unscaled_inputs_are_named_and_estimators_scale_them():
         unscaled = MultiLabelClassifier(**options, scale=False).fit(far, Y, X_val=far, y_val=Y)
     scaled = MultiLabelClassifier(**options).fit(far, Y, X_val=far, y_val=Y)
     assert scaled.score(far, Y) > max(0.9, unscaled.score(far, Y))
+
+
+def test_rows_without_labels_are_counted():
+    y = np.maximum(Y, [1, 0, 0])
+    assert not [line for line in data_remarks(loaded(y=y)) if "no label" in line]
+    y[:6] = 0
+    (line,) = [line for line in data_remarks(loaded(y=y)) if "no label" in line]
+    assert line.startswith("6 of 60 training instances")
+    assert "exact-match" in line
+
+
+def test_one_class_of_several_is_told_from_sets():
+    one = np.eye(4)[np.arange(len(X)) % 4]
+    assert any("exactly one of 4 labels" in line for line in data_remarks(loaded(y=one)))
+
+
+def test_training_data_that_validate_are_compared_with_nothing():
+    X_few, y_few = X[:6], Y[:6]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        classifier = MultiLabelClassifier(method="cross-entropy", epochs=2, validation_fraction=0)
+        classifier.fit(X_few, y_few)
+    lines = [str(one.message) for one in told]
+    assert any("the 6 instances that train validate too" in line for line in lines)
+    assert not any("logistic regression" in line or "the same prediction" in line for line in lines)
+
+
+def test_a_constant_prediction_is_compared_for_the_goal_of_expected_f1():
+    rng = np.random.default_rng(0)
+    data = Loaded.from_parts(
+        *(MultiLabelData.from_arrays(rng.normal(size=(n, 3)), np.ones((n, 2))) for n in (300, 250))
+    )
+    result = train(Run("made", "cross-entropy", goal="f1", settings=Settings(epochs=1), progress=False), data)
+    assert any("the same prediction for all (f1_" in line for line in result["remarks"])
+
+
+def test_cross_entropy_is_not_advised_to_those_who_use_it():
+    rng = np.random.default_rng(0)
+    data = Loaded.from_parts(
+        *(MultiLabelData.from_arrays(rng.normal(size=(n, 3)), np.ones((n, 2))) for n in (300, 250))
+    )
+    for method, advised in (("cross-entropy", False), ("seal", True)):
+        settings = Settings(epochs=1, task_hidden=4, energy_hidden=4)
+        result = train(Run("made", method, settings=settings, progress=False), data)
+        (line,) = [line for line in result["remarks"] if "the same prediction" in line]
+        assert ("method cross-entropy" in line) == advised

@@ -212,8 +212,9 @@ class _Contest:
     def enter(self, members: Sequence[Member]) -> None:
         """Train members, and say why if one could not be."""
         for member in members:
-            if self.trials and self._left() <= 0:
-                self.skipped.append({"name": member.name, "why": "the budget was spent"})
+            why = "the budget was spent" if self._left() <= 0 else self._unbeatable()
+            if self.trials and why:
+                self.skipped.append({"name": member.name, "why": why})
                 continue
             if self.run.progress:
                 print(f"auto: {member.name}", file=sys.stderr)
@@ -226,12 +227,23 @@ class _Contest:
         if not self.trials:
             raise NonFiniteLoss("; ".join(f"{one['name']}: {one['why']}" for one in self.skipped))
 
+    def _unbeatable(self) -> str | None:
+        """Return why no further member can be better than one that was trained, or None if it can."""
+        best = 1.0 if not self.trials or self._sign > 0 else 0.0
+        name = next((trial.member.name for trial in self.trials if trial.scores[0] == best), None)
+        return name and f"{name} predicts validation data without a mistake"
+
     def compare(self) -> None:
         """Train the best members on the other divisions of the data."""
         self.rivals = self._ranked(self.trials)[: RIVALS if self.folds else None]
+        if self._unbeatable():
+            self.rivals = self.rivals[:1]
+            return
         while len(self.rivals) > BLENDED and len(self.folds) * self._cost(self.rivals) > self._left():
             self.rivals.pop()
         for place, (fold, weights) in enumerate(self.folds, start=2):
+            if self.run.progress and self._left() > 0:
+                print(f"auto: the best {len(self.rivals)}, part {place} of {FOLDS}", file=sys.stderr)
             for trial in self.rivals:
                 # A division counts for all rivals or for none.
                 if len(trial.scores) < place and self._left() > 0:
@@ -457,6 +469,9 @@ def sentence(choice: Mapping[str, Any]) -> str:
     >>> candidates = [{"name": "cross-entropy", "scores": [0.5]}, {"name": "stack", "scores": [0.52]}]
     >>> sentence({"chosen": "stack", "metric": "f1_expected", "folds": 1, "candidates": candidates})
     'auto chose stack: f1_expected 0.5200 on validation data; next is cross-entropy with 0.5000'
+    >>> candidates = [{"name": "stack", "scores": [0.5, 0.6]}, {"name": "blend", "scores": [0.5, 0.58]}]
+    >>> sentence({"chosen": "blend", "metric": "f1_expected", "folds": 2, "candidates": candidates})
+    'auto chose blend: f1_expected 0.5400 on 2 held-out parts; stack, with 0.5500, is no better for certain'
     """
     folds, sign = choice["folds"], -1 if metric(choice["metric"]).higher_is_better is False else 1
     # Scores on fewer parts of the data are not comparable.
@@ -472,4 +487,9 @@ def sentence(choice: Mapping[str, Any]) -> str:
     blended = f" ({'; '.join(chosen['members'])})" if chosen.get("members") else ""
     where = "validation data" if folds == 1 else f"{folds} held-out parts"
     line = f"auto chose {chosen['name']}{blended}: {choice['metric']} {means[chosen['name']]:.4f} on {where}"
-    return line + (f"; next is {others[0]} with {means[others[0]]:.4f}" if others else "")
+    if not others:
+        return line
+    other, score = others[0], means[others[0]]
+    if sign * score > sign * means[chosen["name"]]:
+        return f"{line}; {other}, with {score:.4f}, is no better for certain"
+    return f"{line}; next is {other} with {score:.4f}"

@@ -225,16 +225,17 @@ def tune_threshold(probabilities: Tensor, truth: Tensor, grid: int = 199, goal: 
     """Return the threshold among ``grid`` even steps in (0, 1) that is best for a goal.
 
     Goals are the mean F1 of instances, ``micro-f1``, ``exact-match``, ``hamming`` and ``iou``.  Give it
-    validation data ``(instances, units)``; instances without a true unit are left out, as in metrics of
-    labels.  Ties go to the threshold nearest to 0.5.
+    validation data ``(instances, units)``; instances without a true unit are left out of F1 and IoU, as in
+    metrics of labels.  Ties go to the threshold nearest to 0.5.
 
     >>> tune_threshold(torch.tensor([[0.2, 0.1], [0.1, 0.3]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     0.2
     """
     labelled = truth.sum(1) > 0
-    probabilities, truth = probabilities[labelled], truth[labelled]
-    if len(truth) == 0:
+    if not labelled.any():
         raise ValueError("no instance has a true label: a threshold cannot be tuned on this data")
+    if goal in ("f1", "iou"):
+        probabilities, truth = probabilities[labelled], truth[labelled]
     sums = truth.new_zeros(2, grid)
     for part, true in zip(probabilities.split(4096), truth.split(4096), strict=True):
         chosen, right = _counts(part, true, grid)

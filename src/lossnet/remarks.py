@@ -17,6 +17,7 @@ from lossnet.linear import LinearModel
 from lossnet.loading import Loaded
 from lossnet.model import Model
 from lossnet.training.trainer import counted
+from lossnet.trees import tree_leaves
 
 __all__ = ["TrainingWarning", "comparison_remarks", "data_remarks", "stage_remarks"]
 
@@ -24,6 +25,10 @@ __all__ = ["TrainingWarning", "comparison_remarks", "data_remarks", "stage_remar
 _FEW = 30
 #: a mean or deviation of a column that is this large hampers a network
 _LARGE = 30.0
+#: a share of instances without labels that is worth a word
+_SHARE = 0.05
+#: instances that tell whether training data validate
+_COMPARED = 512
 
 
 class TrainingWarning(UserWarning):
@@ -35,15 +40,19 @@ def data_remarks(data: Loaded) -> list[str]:
 
     >>> import torch
     >>> from lossnet.data import MultiLabelData
-    >>> rows = MultiLabelData.from_arrays(1000 * torch.randn(40, 2).numpy(), [[1, 0]] * 20 + [[0, 0]] * 20)
-    >>> for line in data_remarks(Loaded.from_parts(rows, rows)):
+    >>> rows = MultiLabelData.from_arrays(1000 * torch.randn(40, 2).numpy(), [[1, 0]] * 40)
+    >>> for line in data_remarks(Loaded.from_parts(rows, rows.take(range(30)))):
     ...     print(line.split(";")[0])
     label_1 is never true in the training data
+    label_0 is always true in the training data
     inputs are not scaled (feature_0 and 1 other column have values far from 0 or widely spread)
     """
     constant = [] if data.unlabelled is not None else _constant_labels(data.train)  # others may be there
     found = [*constant, *_unscaled(data.train)]
-    if len(data.valid) < _FEW:
+    found += _sizes(data.train)
+    if _same(data):
+        found.append(f"the {len(data.train)} instances that train validate too; figures on valid are no test")
+    elif len(data.valid) < _FEW:
         what = f"only {len(data.valid)} validation instances choose the epoch and the threshold"
         found.append(f"{what}; figures on them are rough: give more, or average several seeds")
     return found
@@ -67,8 +76,8 @@ def stage_remarks(stages: Sequence[Mapping[str, Any]], monitor: str) -> list[str
         new = set(stage["networks"]).difference(*(before["networks"] for before in stages[:number]))
         if new and stage["best_epoch"] <= 2 and stage["epochs"] >= 10:
             kept = f"epoch {stage['best_epoch']} of {stage['epochs']} was kept"
-            advice = "try a lower learning rate, or method cross-entropy"
-            found.append(f"{stage['stage']}: {kept}, so later training made it worse; {advice}")
+            what = f"{stage['stage']}: {kept}, so later training made it worse"
+            found.append(f"{what}; try a lower learning rate")
     last, lower_is_better = stages[-1], scores.metric(monitor).higher_is_better is False
     best = (min if lower_is_better else max)([*stages[::-1]], key=lambda stage: float(stage["valid"]))
     if best["valid"] != last["valid"]:
@@ -83,24 +92,25 @@ def comparison_remarks(model: Model, data: Loaded, relaxed: Tensor, truth: Tenso
 
     That is the best constant prediction, see `lossnet.scores.best_constant`, and, where training data are
     few, logistic regression.  The model's predictions are ``relaxed``, ``(instances, *event)``.  It was
-    chosen among epochs on these very data, so it should be better by a standard error.
+    chosen among epochs on these very data, so it should be better by a standard error.  Nothing is compared
+    where training data validate.
 
     >>> from lossnet.build import build
     >>> from lossnet.data import MultiLabelData
     >>> from lossnet.settings import Settings
-    >>> rows = MultiLabelData.from_arrays([[-1.0], [1.0]] * 4, [[1, 0], [1, 1]] * 4)
-    >>> data = Loaded.from_parts(rows, rows)
+    >>> rows = MultiLabelData.from_arrays([[-1.0], [1.0]] * 8, [[1, 0], [1, 1]] * 8)
+    >>> data = Loaded.from_parts(rows, rows.take(range(8)))
     >>> method = build("cross-entropy", "none", Settings(), data.task)
     >>> model = Model(method, ("cross-entropy", "none"), Settings(), data.task)
     >>> truth = rows.batch(torch.arange(8)).y
     >>> for line in comparison_remarks(model, data, torch.tensor([[0.9, 0.1]] * 8), truth):
     ...     print(line.split(";")[0])
-    on validation data it is no better than the same prediction for all (f1 0.8333, against 0.8333)
-    on validation data it is no better than logistic regression (f1 0.8333, against 1.0000)
+    on validation data it is no better than the same prediction for all (f1_tuned 0.8333, against 0.8333)
+    on validation data it is no better than logistic regression (f1_tuned 0.8333, against 1.0000)
     """
     output, space = model.task.output, model.method.space
     found: list[str] = []
-    if not output.goals:
+    if not output.goals or _same(data):
         return []
     goal = output.goal_metric(model.decision)
     name = goal.removesuffix("_tuned").removesuffix("_expected")
@@ -109,11 +119,12 @@ def comparison_remarks(model: Model, data: Loaded, relaxed: Tensor, truth: Tenso
     def compare(what: str, other: float, error: float, advice: str) -> None:
         if sign * own <= sign * other + error:
             verdict = "no" if sign * own <= sign * other else "hardly any"
-            figures = f"({name} {own:.4f}, against {other:.4f})"
+            figures = f"({goal} {own:.4f}, against {other:.4f})"
             found.append(f"on validation data it is {verdict} better than {what} {figures}; {advice}")
 
     own = output.meter(model.decision).measure(relaxed, truth)[goal]
-    advice = "try method cross-entropy, another learning rate, or more data"
+    others = "" if model.names[0] == "cross-entropy" else "method cross-entropy, "
+    advice = f"try {others}another learning rate, or more data"
     constant = scores.best_constant(space, [truth], name, counted(data.train, truth.device))
     compare("the same prediction for all", constant, scores.standard_error(constant, len(truth)), advice)
     if LinearModel.is_cheap(data.train):
@@ -162,6 +173,30 @@ def _constant_labels(train: Examples) -> Iterator[str]:
             verb = "is" if len(names) == 1 else "are"
             what = f"{_listed(names, 'label')} {verb} {kind} true in the training data"
             yield f"{what}; a model cannot learn when; leave such labels out, or give other rows"
+
+
+def _sizes(train: Examples) -> Iterator[str]:
+    """Yield a line about instances without any label, and one where each has exactly one of many."""
+    if not isinstance(train.target, LabelTable) or not len(train):
+        return
+    sizes = np.asarray(train.target.matrix.sum(axis=1)).ravel()
+    empty = int((sizes == 0).sum())
+    if empty >= _SHARE * len(sizes):
+        what = f"{empty} of {len(sizes)} training instances have no label"
+        advice = "if empty sets matter, choose another goal: micro-f1, exact-match or hamming"
+        yield f"{what}, and F1 leaves such instances out: predictions for it name at least one; {advice}"
+    if (sizes == 1).all() and len(train.target.names) > 2:
+        what = f"each training instance has exactly one of {len(train.target.names)} labels"
+        yield f"{what}; for one of several classes, or a number, scikit-learn has what you want"
+
+
+def _same(data: Loaded) -> bool:
+    """Whether training instances validate."""
+    if len(data.train) != len(data.valid):
+        return False
+    one, other = (part.batch(torch.arange(min(len(part), _COMPARED))) for part in (data.train, data.valid))
+    pairs = zip(tree_leaves((one.x, one.y)), tree_leaves((other.x, other.y)), strict=True)
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
 
 
 def _unscaled(train: Examples) -> Iterator[str]:

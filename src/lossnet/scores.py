@@ -244,8 +244,9 @@ class Meter(ABC):
 class LabelMeter(Meter):
     """Metrics of label sets ``(instances, labels)``.
 
-    ``f1`` is the F1 of each instance, averaged; instances without any true label are left out, as the
-    papers do.  ``macro_f1`` averages the labels' F1, 0 where a label has neither truth nor prediction.
+    ``f1`` is the F1 of each instance, averaged; instances without any true label are left out of it, as the
+    papers do, and count in all other metrics.  ``macro_f1`` averages the labels' F1, 0 where a label has
+    neither truth nor prediction.
 
     >>> meter = LabelMeter()
     >>> meter.add(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))
@@ -261,15 +262,15 @@ class LabelMeter(Meter):
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
         """Count label sets, also those of several predictors, ``(instances, R, labels)``."""
-        labelled = truth.sum(1) > 0
-        predicted, truth = predicted[labelled].double(), truth[labelled].double()
+        predicted, truth = predicted.double(), truth.double()
         predicted = predicted.unsqueeze(1) if predicted.dim() == 2 else predicted
-        known = truth.unsqueeze(1)
+        known, labelled = truth.unsqueeze(1), (truth.sum(1, keepdim=True) > 0).double()
         different = predicted != known
         instances = torch.full((predicted.shape[1],), float(len(truth)), device=truth.device)
-        f1, exact, wrong = F1()(predicted, truth).sum(0), (~different.any(2)).sum(0), different.sum((0, 2))
+        f1, with_labels = (F1()(predicted, truth) * labelled).sum(0), labelled.sum().expand_as(instances)
+        exact, wrong = (~different.any(2)).sum(0), different.sum((0, 2))
         overlap, total = (predicted * known).sum(0), (predicted + known).sum(0)
-        self._parts.append((instances, f1, exact, wrong, overlap, total))
+        self._parts.append((instances, with_labels, f1, exact, wrong, overlap, total))
 
     def compute(self) -> dict[str, float]:
         (values,) = self.compute_each()
@@ -285,12 +286,12 @@ class LabelMeter(Meter):
         """
         parts = zip(*self._parts, strict=True)
         sums = [torch.stack(part).double().sum(0) for part in parts]
-        if not sums or not sums[0].any():
+        if not sums or not sums[1].any():
             advice = "give data with labels (check the names of label columns, and the split)"
             raise ValueError(f"no instance has a true label: F1 is undefined; {advice}")
-        instances, f1, exact, wrong, overlap, total = sums
+        instances, with_labels, f1, exact, wrong, overlap, total = sums
         columns = [
-            f1 / instances,
+            f1 / with_labels,
             _ratio(2 * overlap.sum(1), total.sum(1)),
             _ratio(2 * overlap, total).mean(1),
             exact / instances,
@@ -450,7 +451,8 @@ def _constants(space: Space, truths: Sequence[Tensor], of_one_size: bool) -> lis
     rates = torch.cat([truth.mean(0, keepdim=True) * len(truth) for truth in truths]).sum(0)
     rates = rates / sum(map(len, truths))
     limits = torch.linspace(0, 1, 21, dtype=rates.dtype, device=rates.device)
-    return [(rates >= limit).to(rates.dtype) for limit in rates.flatten().double().quantile(limits.double())]
+    quantiles = rates.flatten().double().quantile(limits.double())
+    return [torch.zeros_like(rates), *((rates >= limit).to(rates.dtype) for limit in quantiles)]
 
 
 def standard_error(mean: float, count: int) -> float:

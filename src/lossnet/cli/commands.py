@@ -98,7 +98,7 @@ def _show_choice(choice: Mapping[str, Any]) -> None:
         for one in choice["candidates"]
     ]
     rows += [
-        [one["name"], "not tried" if "budget" in one["why"] else "failed", one["why"]]
+        [one["name"], "failed" if "diverged" in one["why"] else "not tried", one["why"]]
         for one in choice["skipped"]
     ]
     _print_table(["method", choice["metric"], "seconds"], rows, f"auto, for {choice['goal']}")
