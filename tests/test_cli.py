@@ -115,6 +115,8 @@ def test_train_on_embedded_data(tmp_path, capsys):
     command = ["train", "digits-pairs", "--method", "cross-entropy", "--epochs", "1"]
     assert main([*command, "--seed", "3", *TINY, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
+    assert "digits-pairs, cross-entropy, seed 3" in shown
+    assert re.findall(r"→ (\w+)", shown) == ["f1_tuned", "how"]
     result = result_of(output)
     keys = {"dataset", "split", "method", "loss", "seed", "settings", "metrics", "seconds"}
     assert keys | {"steps", "versions", "commit"} <= set(result)
@@ -484,6 +486,9 @@ def test_other_encodings_are_read_in_parts_too(trained, tmp_path, capsys):
 def test_a_goal_is_kept_in_the_result_and_the_model(table, tmp_path, capsys):
     command = ["train", str(table), "--labels", "label_*", "--epochs", "2", "--goal", "hamming", *TINY]
     assert main([*command, "--output", str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "→ hamming_loss_tuned" in shown
+    assert "→ how it predicts: goal hamming, decoded by tuned" in shown
     assert result_of(tmp_path / "run")["goal"] == "hamming"
     assert lossnet.load(tmp_path / "run").decision.goal == "hamming"
 

@@ -69,8 +69,10 @@ def train(options: Namespace) -> None:
 
 def _show_run(options: Namespace, output: Path | None, result: Any, model: Model, data: Loaded) -> None:
     """Print the metrics of a run that was just trained, and write its page."""
-    title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
-    show_metrics(title, result["metrics"])
+    from lossnet.build import names_title
+
+    title = f"{result['dataset']}, {names_title(result['method'], result['loss'])}, seed {result['seed']}"
+    show_metrics(title, result["metrics"], model)
     if "choice" in result:
         _show_choice(result["choice"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
@@ -293,7 +295,7 @@ def evaluate(options: Namespace) -> None:
     else:
         metrics = {name: model.measure(part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options.others)} more" if options.others else ""
-    show_metrics(f"{options.model}{several} on {options.data}", metrics)
+    show_metrics(f"{options.model}{several} on {options.data}", metrics, model)
     if options.output is not None:
         others = {"with": [str(path) for path in options.others]} if options.others else {}
         write_json(options.output, {"model": str(options.model), **others, "metrics": metrics})
@@ -559,17 +561,31 @@ def _print(what: Any) -> None:
     Console(markup=False, highlight=False).print(what)
 
 
-def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
+def _print_table(
+    heading: Iterable[Any],
+    rows: Iterable[Iterable[Any]],
+    title: str | None = None,
+    caption: str | None = None,
+) -> None:
     from rich.table import Table
 
-    table = Table(*map(str, heading), title=title)
+    table = Table(*map(str, heading), title=title, caption=caption)
     for row in rows:
         table.add_row(*map(str, row))
     _print(table)
 
 
-def show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
-    """Print a table of metrics, with a column for each part of the data."""
-    names = next(iter(metrics.values()))
-    rows = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in names]
-    _print_table(["", *metrics], rows, title)
+def show_metrics(title: str, metrics: dict[str, dict[str, float]], model: Predictor) -> None:
+    """Print a table of metrics, with a column for each part of the data.
+
+    An arrow marks the one that the model is judged by: that of its goal, decoded as it predicts by default.
+    """
+    output, decision = model.task.output, model.decision
+    judged_by, names = output.goal_metric(decision), next(iter(metrics.values()))
+    rows = [
+        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
+        for name in names
+    ]
+    goal = f"goal {decision.goal}" if decision.goal else "no goal stated"
+    caption = f"→ how it predicts: {goal}, decoded by {output.default_decoder(decision)}"
+    _print_table(["", *metrics], rows, title, caption)

@@ -26,7 +26,7 @@ import torch
 import yaml
 
 from lossnet import scores
-from lossnet.build import AUTO, build
+from lossnet.build import AUTO, build, names_title
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import Run, check_folder, find_device, fit, identity_of, read, resolve, settled
@@ -457,7 +457,7 @@ class _Worker:
         """Return all settings of the best trial as YAML."""
         run, best, done = self.wanted.run, result.complete[0], len(result.complete)
         reached = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
-        about = f"{self.data.name}, {run.method} ({run.loss}), seed {run.seed}"
+        about = f"{self.data.name}, {names_title(run.method, run.loss)}, seed {run.seed}"
         settings = dataclasses.asdict(self.settings) | best["settings"]
         recipe = {"method": run.method, "loss": run.loss, **settings}
         return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
