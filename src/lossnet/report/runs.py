@@ -46,6 +46,7 @@ def read_run(folder: Path | str) -> Finished:
             result[name] = str(result[name])
         for name in ("settings", "source", "versions"):
             result[name] = dict(result.get(name) or {})
+        result["goal"] = str(result.get("goal") or "")
         result["seconds"] = float(result.get("seconds", math.nan))
         result["remarks"] = [str(remark) for remark in result.get("remarks") or ()]
         result["stages"] = [

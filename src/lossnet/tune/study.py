@@ -456,10 +456,11 @@ class _Worker:
     def recipe(self, result: Found) -> str:
         """Return all settings of the best trial as YAML."""
         run, best, done = self.wanted.run, result.complete[0], len(result.complete)
+        method, loss, _ = settled(run)
         reached = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
-        about = f"{self.data.name}, {names_title(run.method, run.loss)}, seed {run.seed}"
+        about = f"{self.data.name}, {names_title(method, loss)}, seed {run.seed}"
         settings = dataclasses.asdict(self.settings) | best["settings"]
-        recipe = {"method": run.method, "loss": run.loss, **settings}
+        recipe = {"method": method, "loss": loss, **settings}
         return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
 
 
