@@ -556,6 +556,7 @@ def test_data_show_describes_ones_own_file(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "label_b (" in shown
     assert "label_[red] (" in shown, "names are no markup"
+    assert not {"home", "terms"} & set(shown.split()), "nobody has said"
 
 
 def test_methods_lists_methods_and_losses(capsys):

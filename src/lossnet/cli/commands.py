@@ -379,16 +379,16 @@ def export(options: Namespace) -> None:
     """Write a model as an ONNX file, checked against PyTorch on random inputs.
 
     example:
-      lossnet export runs/b0 b0.onnx
+      lossnet export runs/b0 -o b0.onnx
     """
     from lossnet.export import export  # an extra
     from lossnet.model import load
 
-    model = load(options.model)
-    difference = export(model, options.file)
-    _print(
-        f"{options.file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}"
-    )
+    if (options.file is None) == (options.output is None):
+        raise ValueError("give one ONNX file to write: lossnet export MODEL -o FILE")
+    model, file = load(options.model), options.output or options.file
+    difference = export(model, file)
+    _print(f"{file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}")
 
 
 def serve(options: Namespace) -> None:
@@ -473,7 +473,7 @@ def data(options: Namespace) -> None:
     about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
-    _print_table(["property", "value"], rows, shown.name)
+    _print_table(["property", "value"], [row for row in rows if row[1]], shown.name)
     _show_columns(shown.origin)
 
 
