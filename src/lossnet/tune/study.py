@@ -137,7 +137,9 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
     run = dataclasses.replace(resolve(wanted.run), output=None, resume=False, track=None)
     if run.method == AUTO:
-        raise ValueError("a search is for the settings of one method; name it, as --method cross-entropy")
+        raise ValueError(
+            "a search is for the settings of one method; name it, as cross-entropy (method=, --method)"
+        )
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
