@@ -483,6 +483,13 @@ def test_other_encodings_are_read_in_parts_too(trained, tmp_path, capsys):
     assert "ä" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("goal", ["F1", "iou"])
+def test_a_goal_that_does_not_exist_is_refused_before_training(capsys, goal):
+    assert main(["train", "digits-pairs", "--goal", goal]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"labels cannot be predicted for '{goal}'" in line
+
+
 def test_a_goal_is_kept_in_the_result_and_the_model(table, tmp_path, capsys):
     command = ["train", str(table), "--labels", "label_*", "--epochs", "2", "--goal", "hamming", *TINY]
     assert main([*command, "--output", str(tmp_path / "run")]) == 0

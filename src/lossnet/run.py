@@ -326,6 +326,7 @@ def fit(
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
     is told of the run, and ``processes`` train together.
     """
+    data.task.output.check_goal(run.goal)
     if settled(run)[0] == AUTO:
         if follow is not None or (processes or Processes()).count > 1:
             what = "method auto trains several methods, alone and untracked"
