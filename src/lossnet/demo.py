@@ -10,6 +10,7 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -265,19 +266,17 @@ def _code(row: Row) -> str:
     """Return Python that trains as a row with rules is trained."""
     given = {"method": row.method, "loss": row.loss, **changed(dataclasses.asdict(row.settings()))}
     given |= {"scale": False, "validation_fraction": 0}
-    return "\n".join(
-        [
-            "from lossnet import MultiLabelClassifier",
-            "from lossnet.energies import exactly, sums_to",
-            "",
-            "classifier = MultiLabelClassifier(",
-            *(f"    {name}={value!r}," for name, value in given.items()),
-            ")",
-            "# rows of Y without labels are NaN",
-            "classifier.fit(",
-            "    X, Y, rules=[exactly(2), sums_to()], facts=sums",
-            ")",
-        ]
+    named = (
+        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in given.items()
+    )
+    indent = " " * 4
+    parameters = textwrap.fill(", ".join(named), 54, initial_indent=indent, subsequent_indent=indent)
+    return (
+        "from lossnet import MultiLabelClassifier\n"
+        "from lossnet.energies import exactly, sums_to\n\n"
+        f"classifier = MultiLabelClassifier(\n{parameters}\n)\n"
+        "classifier.fit(\n    X, Y,  # NaN where there are no labels\n"
+        "    rules=[exactly(2), sums_to()], facts=sums\n)"
     )
 
 
