@@ -561,15 +561,10 @@ def _print(what: Any) -> None:
     Console(markup=False, highlight=False).print(what)
 
 
-def _print_table(
-    heading: Iterable[Any],
-    rows: Iterable[Iterable[Any]],
-    title: str | None = None,
-    caption: str | None = None,
-) -> None:
+def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
     from rich.table import Table
 
-    table = Table(*map(str, heading), title=title, caption=caption)
+    table = Table(*map(str, heading), title=title)
     for row in rows:
         table.add_row(*map(str, row))
     _print(table)
@@ -586,6 +581,6 @@ def show_metrics(title: str, metrics: dict[str, dict[str, float]], model: Predic
         ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
         for name in names
     ]
-    goal = f"goal {decision.goal}" if decision.goal else "no goal stated"
-    caption = f"→ how it predicts: {goal}, decoded by {output.default_decoder(decision)}"
-    _print_table(["", *metrics], rows, title, caption)
+    _print_table(["", *metrics], rows, title)
+    goal = f"for the goal {decision.goal}" if decision.goal else "no goal was stated"
+    _print(f"→ is how it predicts: {goal}, decoded by {output.default_decoder(decision)}")
