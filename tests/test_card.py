@@ -36,6 +36,8 @@ def test_a_model_has_a_card(tmp_path):
     )
     assert "UCI digits (CC-BY 4.0)" in card
     assert f"| f1 | {result['metrics']['valid']['f1']:.4f} | {result['metrics']['test']['f1']:.4f} |" in card
+    decision = load_model(tmp_path).decision
+    assert re.findall(r"\| → (\S+) \|", card) == ["f1\\_tuned" if decision.doubt else "f1\\_expected"]
     assert "seed 0" in card
     assert result["versions"]["torch"] in card
     assert f"- joint: epoch {result['best_epoch']} of 2 was kept; {result['stages'][0]['ended']}." in card
@@ -51,8 +53,10 @@ def test_a_model_has_a_card(tmp_path):
 
 
 def test_without_changes_the_card_says_so(model):
-    card = model_card(RESULT, model, "the file mine.csv")
+    card = model_card({**RESULT, "method": "auto", "loss": "none"}, model, "the file mine.csv")
     assert "All settings are the default ones." in card
+    assert "# auto on mine.csv\n" in card
+    assert "Method auto, seed 0:" in card
     assert "| setting |" not in card
     for absent in ("Columns", "chosen of", "Note:"):
         assert absent not in card

@@ -26,7 +26,8 @@ from lossnet.build import METHODS
 from lossnet.cli import commands, main
 from lossnet.data import names as dataset_names
 from lossnet.data.readers import stream_inputs
-from lossnet.decoding import ExpectedF1
+from lossnet.decoding import Decision, ExpectedF1
+from lossnet.outputs import Labels
 from lossnet.settings import GROUPS, Settings
 from lossnet.training import Interrupted, NonFiniteLoss, Trainer
 from lossnet.training.engines import Eager
@@ -115,6 +116,8 @@ def test_train_on_embedded_data(tmp_path, capsys):
     command = ["train", "digits-pairs", "--method", "cross-entropy", "--epochs", "1"]
     assert main([*command, "--seed", "3", *TINY, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
+    assert "digits-pairs, cross-entropy, seed 3" in shown
+    assert re.findall(r"→ (\w+)", shown) == ["f1_tuned", "is"]
     result = result_of(output)
     keys = {"dataset", "split", "method", "loss", "seed", "settings", "metrics", "seconds"}
     assert keys | {"steps", "versions", "commit"} <= set(result)
@@ -202,7 +205,8 @@ def captured(monkeypatch):
         metrics = {"valid": {"f1": 0.5}}
         names = {"dataset": run.data, "method": run.method, "loss": run.loss, "seed": run.seed}
         result = {**names, "metrics": metrics, "steps": 1, "seconds": 1.0, "split": "none", "stages": []}
-        return result, None, Namespace(origin=None)
+        model = Namespace(task=Namespace(output=Labels.of_size(1)), decision=Decision())
+        return result, model, Namespace(origin=None)
 
     monkeypatch.setattr(lossnet.run, "carry_out", train)
     return runs
@@ -484,9 +488,19 @@ def test_other_encodings_are_read_in_parts_too(trained, tmp_path, capsys):
     assert "ä" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("goal", ["F1", "iou"])
+def test_a_goal_that_does_not_exist_is_refused_before_training(capsys, goal):
+    assert main(["train", "digits-pairs", "--goal", goal]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"labels cannot be predicted for '{goal}'" in line
+
+
 def test_a_goal_is_kept_in_the_result_and_the_model(table, tmp_path, capsys):
     command = ["train", str(table), "--labels", "label_*", "--epochs", "2", "--goal", "hamming", *TINY]
     assert main([*command, "--output", str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "→ hamming_loss_tuned" in shown
+    assert "→ is how it predicts: for the goal hamming, decoded by tuned" in shown
     assert result_of(tmp_path / "run")["goal"] == "hamming"
     assert lossnet.load(tmp_path / "run").decision.goal == "hamming"
 
@@ -554,6 +568,7 @@ def test_data_show_describes_ones_own_file(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "label_b (" in shown
     assert "label_[red] (" in shown, "names are no markup"
+    assert not {"home", "terms"} & set(shown.split()), "nobody has said"
 
 
 def test_methods_lists_methods_and_losses(capsys):

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+import lossnet.estimators.base
 from lossnet import cli, demo
 from lossnet.energies import exactly, sums_to
+from lossnet.run import fit
 
 TINY = {"epochs": 1, "task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "samples": 2}
 
@@ -46,7 +48,37 @@ def test_it_leaves_a_page_a_chart_and_all_figures(quick, tmp_path, capsys):
     assert chart.count("<rect") == len(demo.FEW)
     for row in demo.FEW:
         mean = np.mean([100 * one["figures"]["exact_match"] for one in kept if one["title"] == row.title])
-        assert f">{mean:.3g}<" in chart
+        assert f">{mean:.1f}<" in chart
+        assert f">{mean:.1f} ± " in page
+
+
+def test_the_code_on_the_page_is_what_runs(quick, tmp_path, monkeypatch):
+    demo.run(tmp_path, jobs=1)
+    (code,) = re.findall("<pre>(.*?)</pre>", (tmp_path / "index.html").read_text(), re.DOTALL)
+    seen = []
+
+    def noted(run, data, *others):
+        seen.append((run, data))
+        return fit(run, data, *others)
+
+    monkeypatch.setattr(demo, "fit", noted)
+    monkeypatch.setattr(lossnet.estimators.base, "fit", noted)
+    demo.train(demo.FEW[2], seed=0)
+    data, split = demo.digits_pairs()
+    train = data.take(split.train)
+    Y = train.y.toarray().astype(float)
+    sums, unknown = Y @ np.arange(10), np.random.default_rng(0).permutation(len(Y))[demo.LABELLED :]
+    Y[unknown] = np.nan
+    exec(html.unescape(code), {"X": train.x, "Y": Y, "sums": sums})
+    (run, own), (shown, given) = seen
+    assert (run.method, run.loss, run.settings) == (shown.method, shown.loss, shown.settings)
+    assert [str(rule) for rule in run.own.rules] == [str(rule) for rule in shown.own.rules]
+    for part in ("train", "valid", "unlabelled"):
+        rows = [getattr(data, part) for data in (own, given)]
+        one, other = (part.batch(torch.arange(len(part))) for part in rows)
+        torch.testing.assert_close(one.x, other.x)
+        torch.testing.assert_close(one.facts, other.facts)
+        assert part == "unlabelled" or torch.equal(one.y, other.y)
 
 
 def test_the_page_marks_what_is_right(quick, tmp_path):

@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,10 +171,15 @@ def test_methods_that_search_for_their_prediction_are_refused(tmp_path, method, 
 
 def test_the_command(tmp_path, capsys, monkeypatch):
     model_of(label_task()).save(tmp_path / "run" / "model")
-    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out" / "m.onnx")]) == 0
-    printed = capsys.readouterr().out
-    assert "largest difference from PyTorch" in printed
-    onnx.checker.check_model(str(tmp_path / "out" / "m.onnx"))
+    run, file = str(tmp_path / "run"), str(tmp_path / "out" / "m.onnx")
+    for given in ([run, "-o", file], ["-o", file, run], [run, "--output", file], [run, file]):
+        assert main(["export", *given]) == 0
+        assert "largest difference from PyTorch" in capsys.readouterr().out
+        onnx.checker.check_model(file)
+        Path(file).unlink()
+    for given in ([run], [run, file, "-o", file]):
+        assert main(["export", *given]) == 2
+        assert "give one ONNX file to write" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out" / "m.onnx")]) == 2
     assert "pip install 'lossnet[export]'" in capsys.readouterr().err

@@ -10,7 +10,16 @@ from lossnet.spaces import Space
 from lossnet.suggest import did_you_mean
 from lossnet.task import Task
 
-__all__ = ["AUTO", "METHODS", "build", "check_names", "default_loss", "default_method", "suits"]
+__all__ = [
+    "AUTO",
+    "METHODS",
+    "build",
+    "check_names",
+    "default_loss",
+    "default_method",
+    "names_title",
+    "suits",
+]
 
 #: the methods by the names that they have on the command line
 METHODS: dict[str, MethodSpec] = {spec.name: spec for spec in SPECS}
@@ -57,6 +66,15 @@ def check_names(method: str, loss: str) -> None:
         what = f"method {method} has no loss {loss!r}; {did_you_mean(loss, losses, 'it takes')}"
         others = [name for name, spec in METHODS.items() if loss in spec.losses]
         raise ValueError(f"{what}; {loss} is for {', '.join(others)}" if others else what)
+
+
+def names_title(method: str, loss: str) -> str:
+    """Return a method and its loss as titles name them.
+
+    >>> names_title("seal", "nce"), names_title("auto", "none")
+    ('seal (nce)', 'auto')
+    """
+    return method if loss in ("none", "") else f"{method} ({loss})"
 
 
 def suits(method: str, loss: str, space: Space) -> bool:

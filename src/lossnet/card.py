@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from lossnet.build import names_title
 from lossnet.data import entry, names
 from lossnet.decoding import Calibration, Threshold
 from lossnet.model import Model
@@ -40,7 +41,11 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
     ('# seal (nce) on mine.csv', '| clip | 3 |')
     """
     metrics, task = result["metrics"], model.task
-    figures = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in metrics["valid"]]
+    title, judged_by = names_title(result["method"], result["loss"]), task.output.goal_metric(model.decision)
+    figures = [
+        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
+        for name in metrics["valid"]
+    ]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     trained = f"{result['steps']} steps, {result['seconds']} s on {result['device']}"
     own = "".join(f", {part}=…" for part in task.own.names)
@@ -50,7 +55,7 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
         f"tags: [{task.input.kind}, {task.output.kind}, {result['method']}]",
         "---",
         "",
-        f"# {result['method']} ({result['loss']}) on {_plain(result['dataset'])}",
+        f"# {title} on {_plain(result['dataset'])}",
         "",
         f"{task.title.capitalize()}. Weights and JSON without any code, to be read by Lossnet:",
         "",
@@ -69,7 +74,8 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
         "",
         "## Figures",
         "",
-        "Fractions of 1, on this split; the epoch and the threshold were chosen on valid.",
+        "Fractions of 1, on this split; the epoch and the threshold were chosen on valid. "
+        "The arrow marks the metric that this model is judged by, as it predicts by default.",
         "",
         *_table(["", *metrics], figures),
         "",
@@ -81,7 +87,7 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
         "",
         "## Training",
         "",
-        f"Method {result['method']}, loss {result['loss']}, seed {result['seed']}: {trained}; {versions}.",
+        f"Method {title}, seed {result['seed']}: {trained}; {versions}.",
         *_chosen_among(result.get("choice")),
         "",
         *(f"- {_plain(stage['stage'])}: {_plain(kept_epoch(stage))}." for stage in result["stages"]),

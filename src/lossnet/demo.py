@@ -10,6 +10,7 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -33,7 +34,7 @@ from lossnet.report.markup import Cell, Markup, join, table, tag
 from lossnet.report.page import document
 from lossnet.run import Run, fit
 from lossnet.runs import markdown, spread
-from lossnet.settings import Settings
+from lossnet.settings import Settings, changed
 
 __all__ = ["FEW", "LOSSES", "Row", "run"]
 
@@ -228,12 +229,6 @@ def _page(
         f"{rule:.0f} %. Without the sums, the same recipe names both in {teacher:.0f} %; with all 1,800 "
         f"labels, cross-entropy does in {every:.0f} %."
     )
-    written = (
-        "from lossnet.energies import exactly, sums_to\n\n"
-        'classifier = MultiLabelClassifier(\n    method="rules", loss="semantic"\n)\n'
-        "classifier.fit(\n    X, Y,  # None where there are no labels\n"
-        "    rules=[exactly(2), sums_to()], facts=sums\n)"
-    )
     about = [
         "Bars are means of three draws of ten labels, dots the draws. All networks have the same layers, and "
         "all answer with their two likeliest digits.",
@@ -246,7 +241,7 @@ def _page(
         tag(
             "div",
             tag("figure", chart),
-            tag("div", *(tag("p", line) for line in about), tag("pre", written)),
+            tag("div", *(tag("p", line) for line in about), tag("pre", _code(FEW[2]))),
             class_="columns",
         ),
         tag(
@@ -265,6 +260,24 @@ def _page(
         ),
     )
     return document("Lossnet: what you know, as a loss", content)
+
+
+def _code(row: Row) -> str:
+    """Return Python that trains as a row with rules is trained."""
+    given = {"method": row.method, "loss": row.loss, **changed(dataclasses.asdict(row.settings()))}
+    given |= {"scale": False, "validation_fraction": 0}
+    named = (
+        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in given.items()
+    )
+    indent = " " * 4
+    parameters = textwrap.fill(", ".join(named), 54, initial_indent=indent, subsequent_indent=indent)
+    return (
+        "from lossnet import MultiLabelClassifier\n"
+        "from lossnet.energies import exactly, sums_to\n\n"
+        f"classifier = MultiLabelClassifier(\n{parameters}\n)\n"
+        "classifier.fit(\n    X, Y,  # NaN where there are no labels\n"
+        "    rules=[exactly(2), sums_to()], facts=sums\n)"
+    )
 
 
 def _cards(test: MultiLabelData, outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Markup]:

@@ -326,10 +326,13 @@ def fit(
     ``weights`` ``(n,)`` are those of the training instances in losses, and should average 1.  ``follow``
     is told of the run, and ``processes`` train together.
     """
+    data.task.output.check_goal(run.goal)
     if settled(run)[0] == AUTO:
         if follow is not None or (processes or Processes()).count > 1:
             what = "method auto trains several methods, alone and untracked"
-            raise ValueError(f"{what}; name one with --method to train in several processes or to track it")
+            raise ValueError(
+                f"{what}; name one (method=, --method) to train in several processes or to track it"
+            )
         run = dataclasses.replace(run, settings=settled(run)[2], recipe=None, changes={})
         return auto.choose(run, data, lambda member, part, own: fit(member, part, own), weights)
     device = find_device(run.device)
@@ -360,11 +363,13 @@ def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) ->
     """Return labelled instances beside those without labels, of which the method learns too."""
     method = model.names[0]
     if method == "rules" and not model.task.own.rules:
-        raise ValueError("method rules needs rules: give some, or use --method mean-teacher")
+        raise ValueError("method rules needs rules: give some, or use mean-teacher (method=, --method)")
     if data.unlabelled is None:
         what = f"method {method} learns from instances without labels, and there are none"
         warnings.warn(
-            f"{what}; leave rows of Y None or NaN, or use --labelled", TrainingWarning, stacklevel=3
+            f"{what}; leave rows of Y None or NaN, or keep few labels (labelled=, --labelled)",
+            TrainingWarning,
+            stacklevel=3,
         )
         return train
     if model.task.views(model.settings) is not None:

@@ -17,6 +17,8 @@ def test_trajectories_of_a_run_count_epochs_through_stages(tmp_path):
     assert found["valid f1"].epochs == (1, 2, 3, 4, 5, 6)
     assert found["valid f1"].values == tuple(epoch["f1"] for epoch in history)
     assert found["energy: loss"].epochs == (3, 4)
+    assert [part.epochs for part in found["valid f1"].by_stage()] == [(1, 2), (3, 4), (5, 6)]
+    assert [part.epochs for part in found["energy: loss"].by_stage()] == [(3, 4)]
     assert found["task_net: gradient norm"].epochs == (5, 6)
     assert {"stage", "lr"}.isdisjoint(found)
 

@@ -132,7 +132,8 @@ def test_a_fitted_model_goes_on_as_it_was():
 
 
 def test_what_is_wrong_is_said():
-    with pytest.raises(ValueError, match="method rules needs rules: give some, or use --method mean-teacher"):
+    advice = r"method rules needs rules: give some, or use mean-teacher \(method=, --method\)"
+    with pytest.raises(ValueError, match=advice):
         classifier("rules").fit(X, PARTLY)
     with pytest.raises(TypeError, match=r"is no rule; decorate a function with lossnet\.rule"):
         classifier("rules").fit(X, PARTLY, rules=[lambda x, y, facts: y.sum(-1)])

@@ -54,6 +54,21 @@ def test_every_setting_is_a_parameter(kind):
     assert "samples=7" in repr(changed)
 
 
+def test_a_subclass_may_have_parameters_of_its_own():
+    class Mine(MultiLabelClassifier):
+        def __init__(self, *, extra=1, epochs=5):
+            super().__init__(epochs=epochs)
+            self.extra = extra
+
+    class Passing(MultiLabelClassifier):
+        def __init__(self, extra=1, **parameters):
+            super().__init__(**parameters)
+            self.extra = extra
+
+    assert (Mine(extra=2).extra, clone(Mine(extra=2)).get_params()) == (2, {"epochs": 5, "extra": 2})
+    assert (Passing(2, samples=3).extra, Passing(2, samples=3).samples) == (2, 3)
+
+
 def test_own_parameters_of_estimators_stay_their_own():
     assert "inputs" in MultiLabelClassifier().get_params()
     assert "inputs" not in SequenceTagger().get_params()
@@ -62,7 +77,9 @@ def test_own_parameters_of_estimators_stay_their_own():
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_unknown_parameters_are_refused(kind):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+    with pytest.raises(TypeError, match=rf"{kind.__name__} has no parameter 'epoch'; did you mean epochs\?"):
+        kind(epoch=3)
+    with pytest.raises(TypeError, match=r"no parameter 'speed'; get_params\(\) has all"):
         kind(speed=3)
     with pytest.raises(ValueError, match="Invalid parameter 'speed'"):
         kind().set_params(speed=3)

@@ -334,13 +334,62 @@ def test_names_are_shown_as_they_are(labels_page):
 def test_figures_are_those_of_the_runs(labels_page, label_runs):
     results = [json.loads((folder / "result.json").read_text()) for folder in label_runs]
     plain, seal = (
-        [100 * r["metrics"]["test"]["f1"] for r in results if r["method"] == method]
+        [100 * r["metrics"]["test"]["f1_tuned"] for r in results if r["method"] == method]
         for method in ("cross-entropy", "seal")
     )
     tiles = [text for text in labels_page.texts if "±" in text][:3]
     means = [float(text.split()[0].replace("−", "-")) for text in tiles]
     expected = [np.mean(seal), np.mean(plain), np.mean(seal) - np.mean(plain)]
     assert means == pytest.approx(expected, abs=0.0051)
+
+
+def with_goal(run, folder, goal, doubt=None):
+    """A copy of a run whose model was trained for a goal."""
+    model = load_model(edited(run, folder, goal=goal))
+    model.decision = dataclasses.replace(model.decision, goal=goal, doubt=doubt)
+    shutil.rmtree(folder / "model")
+    model.save(folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("goal", "doubt", "title", "metric"),
+    [
+        ("f1", None, "F1, highest expected", "f1_expected"),
+        ("f1", "no better than frequencies", "F1, tuned threshold", "f1_tuned"),
+        ("hamming", None, "Hamming loss, tuned threshold (lower is better)", "hamming_loss_tuned"),
+    ],
+)
+def test_the_headline_is_what_the_model_is_judged_by(label_runs, tmp_path, goal, doubt, title, metric):
+    run = with_goal(label_runs[2], tmp_path / "run", goal, doubt)
+    page = Page(write([run], progress=False))
+    figure = json.loads((run / "result.json").read_text())["metrics"]["test"][metric]
+    place = page.texts.index(f"test {title}")
+    assert page.texts[place - 1] == f"{100 * figure:.2f}"
+    assert f"test {title}" in page.values("aria-label")
+    assert f"Thresholds were tuned on validation data, for the goal {goal}." in page.text
+
+
+def test_without_a_goal_thresholds_are_tuned_for_f1(labels_page, masks_page):
+    said = "Thresholds were tuned on validation data, for F1 where no goal was stated."
+    assert said in labels_page.text
+    assert said not in masks_page.text
+
+
+def test_curves_are_broken_where_a_stage_ends(label_runs, tmp_path):
+    run = edited(label_runs[2], tmp_path / "run")
+    (epoch, *_) = map(json.loads, (run / "history.jsonl").read_text().splitlines())
+    stages = ["one: task net"] * 2 + ["other: <b>"] * 3
+    lines = [json.dumps({**epoch, "stage": stage}) for stage in stages]
+    (run / "history.jsonl").write_text("\n".join(lines))
+    (chart,) = re.findall(
+        r'<svg[^>]*aria-label="valid f1".*?</svg>', Page(write([run], progress=False)).source, re.DOTALL
+    )
+    found = re.findall(r'<polyline points="([^"]*)"[^>]*><title>([^<]*)', chart)
+    assert [(len(points.split()), unescape(title)) for points, title in found] == [
+        (2, "seal (nce), seed 0, one: task net"),
+        (3, "seal (nce), seed 0, other: <b>"),
+    ]
 
 
 def test_sections_of_a_page_about_labels(labels_page):

@@ -252,11 +252,18 @@ def test_the_returned_method_is_that_of_the_best_epoch(train, valid, names):
     [
         ([0.1, 0.2, 0.3], "reached the limit of 3 epochs, still learning: more (epochs=, --epochs) may help"),
         ([0.3, 0.2, 0.1], "reached the limit of 3 epochs, 2 after the last improvement"),
+        ([0.1, 0.2, 1.0], "reached the limit of 3 epochs, where F1 at 0.5 on valid cannot be better"),
     ],
 )
 def test_a_stage_that_reaches_its_limit_says_whether_more_may_help(ten_rows, script, said):
     trainer, _ = fit(Scripted(script), ten_rows, ten_rows, max_epochs=3, patience=50)
     assert trainer.stages[0]["ended"] == said
+
+
+def test_where_the_log_loss_is_watched_the_main_metric_says_whether_more_may_help(ten_rows):
+    for script, said in (([0.1, 0.2, 0.3], "still learning"), ([0.1, 0.2, 1.0], "F1 at 0.5 on valid cannot")):
+        trainer, _ = fit(Scripted(script), ten_rows, ten_rows, max_epochs=3, patience=50, monitor="log_loss")
+        assert said in trainer.stages[0]["ended"]
 
 
 STOPPED_EARLY = "stopped early: on valid, F1 at 0.5 and log loss did not improve for 3 epochs"

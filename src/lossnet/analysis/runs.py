@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,19 @@ class Curve(NamedTuple):
 
     epochs: tuple[int, ...]
     values: tuple[float, ...]
+    #: the stage of each epoch
+    stages: tuple[str, ...]
+
+    def by_stage(self) -> list[Curve]:
+        """Return the curve cut where a stage ends, since the next one trains other networks.
+
+        >>> curve = Curve((1, 2, 3), (0.1, 0.2, 0.1), ("energy", "energy", "task net"))
+        >>> [part.values for part in curve.by_stage()]
+        [(0.1, 0.2), (0.1,)]
+        """
+        points = zip(self.epochs, self.values, self.stages, strict=True)
+        runs = groupby(points, key=lambda point: point[2])
+        return [Curve(*zip(*part, strict=True)) for _, part in runs]
 
 
 def read_history(folder: Path | str) -> list[dict[str, Any]]:
@@ -35,9 +49,9 @@ def trajectories(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
 
     >>> epoch = {"losses": {"energy": 2.0}, "gradient_norms": {}, "measured": {}, "valid": {"f1": 0.3}}
     >>> trajectories([epoch, epoch])["energy: loss"]
-    Curve(epochs=(1, 2), values=(2.0, 2.0))
+    Curve(epochs=(1, 2), values=(2.0, 2.0), stages=('', ''))
     """
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, list[tuple[int, float, str]]] = {}
     for number, epoch in enumerate(history, start=1):
         values = {f"valid {name}": value for name, value in epoch["valid"].items()}
         values |= {f"{network}: loss": value for network, value in epoch["losses"].items()}
@@ -45,8 +59,8 @@ def trajectories(history: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
         for network, readings in epoch["measured"].items():
             values |= {f"{network}: {name.replace('_', ' ')}": value for name, value in readings.items()}
         for name, value in values.items():
-            curves.setdefault(name, {})[number] = float(value)
-    return {name: Curve(tuple(points), tuple(points.values())) for name, points in curves.items()}
+            curves.setdefault(name, []).append((number, float(value), str(epoch.get("stage", ""))))
+    return {name: Curve(*zip(*points, strict=True)) for name, points in curves.items()}
 
 
 class Estimate(NamedTuple):

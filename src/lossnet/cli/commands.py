@@ -69,8 +69,10 @@ def train(options: Namespace) -> None:
 
 def _show_run(options: Namespace, output: Path | None, result: Any, model: Model, data: Loaded) -> None:
     """Print the metrics of a run that was just trained, and write its page."""
-    title = f"{result['dataset']}, {result['method']} ({result['loss']}), seed {result['seed']}"
-    show_metrics(title, result["metrics"])
+    from lossnet.build import names_title
+
+    title = f"{result['dataset']}, {names_title(result['method'], result['loss'])}, seed {result['seed']}"
+    show_metrics(title, result["metrics"], model)
     if "choice" in result:
         _show_choice(result["choice"])
     _print(f"{result['steps']} steps in {result['seconds']} s; split: {result['split']}")
@@ -293,7 +295,7 @@ def evaluate(options: Namespace) -> None:
     else:
         metrics = {name: model.measure(part, device) for name, part in _parts(model, options).items()}
     several = f" and {len(options.others)} more" if options.others else ""
-    show_metrics(f"{options.model}{several} on {options.data}", metrics)
+    show_metrics(f"{options.model}{several} on {options.data}", metrics, model)
     if options.output is not None:
         others = {"with": [str(path) for path in options.others]} if options.others else {}
         write_json(options.output, {"model": str(options.model), **others, "metrics": metrics})
@@ -377,16 +379,16 @@ def export(options: Namespace) -> None:
     """Write a model as an ONNX file, checked against PyTorch on random inputs.
 
     example:
-      lossnet export runs/b0 b0.onnx
+      lossnet export runs/b0 -o b0.onnx
     """
     from lossnet.export import export  # an extra
     from lossnet.model import load
 
-    model = load(options.model)
-    difference = export(model, options.file)
-    _print(
-        f"{options.file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}"
-    )
+    if (options.file is None) == (options.output is None):
+        raise ValueError("give one ONNX file to write: lossnet export MODEL -o FILE")
+    model, file = load(options.model), options.output or options.file
+    difference = export(model, file)
+    _print(f"{file} predicts {model.task.output.kind}; largest difference from PyTorch: {difference:.2g}")
 
 
 def serve(options: Namespace) -> None:
@@ -471,7 +473,7 @@ def data(options: Namespace) -> None:
     about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
-    _print_table(["property", "value"], rows, shown.name)
+    _print_table(["property", "value"], [row for row in rows if row[1]], shown.name)
     _show_columns(shown.origin)
 
 
@@ -568,8 +570,17 @@ def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: s
     _print(table)
 
 
-def show_metrics(title: str, metrics: dict[str, dict[str, float]]) -> None:
-    """Print a table of metrics, with a column for each part of the data."""
-    names = next(iter(metrics.values()))
-    rows = [[name, *(f"{part[name]:.4f}" for part in metrics.values())] for name in names]
+def show_metrics(title: str, metrics: dict[str, dict[str, float]], model: Predictor) -> None:
+    """Print a table of metrics, with a column for each part of the data.
+
+    An arrow marks the one that the model is judged by: that of its goal, decoded as it predicts by default.
+    """
+    output, decision = model.task.output, model.decision
+    judged_by, names = output.goal_metric(decision), next(iter(metrics.values()))
+    rows = [
+        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
+        for name in names
+    ]
     _print_table(["", *metrics], rows, title)
+    goal = f"for the goal {decision.goal}" if decision.goal else "no goal was stated"
+    _print(f"→ is how it predicts: {goal}, decoded by {output.default_decoder(decision)}")

@@ -196,7 +196,8 @@ def _add_unknown(parser: Parser) -> None:
 
 def _add_export(parser: Parser) -> None:
     _add_model(parser)
-    parser.add_argument("file", type=Path, help="the ONNX file to write")
+    parser.add_argument("file", type=Path, nargs="?", help="the same as --output")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the ONNX file to write")
 
 
 def _add_serve(parser: Parser) -> None:

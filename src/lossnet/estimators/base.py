@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import update_wrapper
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -38,9 +40,11 @@ from lossnet.model import Model
 from lossnet.own import Factory, OwnParts
 from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
+from lossnet.suggest import close_names
 from lossnet.task import kind_for
 from lossnet.training import Trainer
 
+T = TypeVar("T")
 #: what networks see of tokens beside the word, unless the parameter ``features`` says otherwise
 _FEATURES = "case,characters"
 _POSSIBLE = ("case", "shape", "characters")
@@ -53,6 +57,25 @@ _AllSettings: Any = make_dataclass(
 )
 
 
+def suggests_parameters(kind: type[T]) -> type[T]:
+    """Return a class that answers a parameter which it does not have by one that is like it."""
+    init: Any = kind.__init__
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    def checked(self: Any, *given: Any, **parameters: Any) -> None:
+        for name in parameters:
+            if name not in known:
+                like = " or ".join(close_names(name, known))
+                hint = f"did you mean {like}?" if like else "get_params() has all"
+                raise TypeError(f"{type(self).__name__} has no parameter {name!r}; {hint}")
+        init(self, *given, **parameters)
+
+    update_wrapper(checked, init)
+    kind.__init__ = checked  # type: ignore[method-assign]
+    return kind
+
+
+@suggests_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators.
@@ -311,6 +334,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
 
 
+@suggests_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class WordEstimator(Estimator):
     """Base class of estimators whose inputs may be sentences.

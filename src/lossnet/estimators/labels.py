@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
 from lossnet.data.readers import frame_columns, named_rows, read_frame
 from lossnet.data.readers.text import Unknown
-from lossnet.estimators.base import WordEstimator
+from lossnet.estimators.base import WordEstimator, suggests_parameters
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
 from lossnet.scores import F1
@@ -34,6 +34,7 @@ _NUMERIC = "biuf"
 _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_finite": "allow-nan"}
 
 
+@suggests_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc]
     """Predict sets of labels from features, sentences or images.

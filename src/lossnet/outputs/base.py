@@ -149,7 +149,8 @@ class Output(Kind, Generic[TargetT]):
 
     def goal_metric(self, decision: Decision) -> str:
         """Return the metric that tells how good decoded outputs are for the decision's goal."""
-        return self.goals[decision.goal or next(iter(self.goals))]
+        goal = decision.goal or next(iter(self.goals), None)
+        return self.metrics[0].name if goal is None else self.goals[goal]
 
     def meter(self, decision: Decision) -> Meter:
         """Return a meter of relaxed predictions: the space's own, decoded in the default way."""

@@ -276,7 +276,10 @@ def interval_chart(title: str, rows: Sequence[Interval]) -> Markup:
 
 
 def bar_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
-    """Draw the mean of each row as a bar from 0 to its figure, and its values as dots; all are 0 or more."""
+    """Draw the mean of each row as a bar from 0 to its figure, and its values as dots; all are 0 or more.
+
+    Figures have one decimal.
+    """
     top, step, left, right = 26, 42, 10, 48
     height = top + step * len(rows)
     largest = max((value for values in rows.values() for value in values), default=0) or 1
@@ -288,7 +291,7 @@ def bar_chart(title: str, rows: Mapping[str, Sequence[float]]) -> Markup:
         marks = [tag("circle", cx=round(x, 1), cy=y + 24, r=2.5, class_="mark") for x in places[1:]]
         parts.append(tag("text", shorten(name, 320), x=left, y=y + 11))
         parts.append(tag("g", bar, *marks, class_=f"c{index % COLOURS}"))
-        parts.append(tag("text", f"{mean:.3g}", x=round(max(places) + 8, 1), y=y + 28.5, class_="heading"))
+        parts.append(tag("text", f"{mean:.1f}", x=round(max(places) + 8, 1), y=y + 28.5, class_="heading"))
     return _svg(title, height, parts)
 
 

@@ -18,10 +18,10 @@ from lossnet.scores import headlines, metric
 MOST_COLUMNS = 40
 
 
-def summary(comparison: Comparison) -> Markup:
+def summary(comparison: Comparison, models: Sequence[Trained]) -> Markup:
     """Return what the page is about, and its figure beside the baseline's."""
     subject, baseline = comparison.subject, comparison.baseline
-    name = next(iter(_headlines(comparison) or subject.first.metrics))
+    name = next(iter(_headlines(comparison, models) or subject.first.metrics))
     result, seeds = subject.first.result, ", ".join(str(run.seed) for run in subject.runs)
     facts = [f"split: {result['split']}", f"{'seeds' if len(subject.runs) > 1 else 'seed'} {seeds}"]
     facts += [f"{result.get('steps', '?')} steps in {result['seconds']:g} s"]
@@ -60,7 +60,7 @@ def _remarks(comparison: Comparison) -> Markup | None:
     )
 
 
-def figures(comparison: Comparison) -> Markup:
+def figures(comparison: Comparison, models: Sequence[Trained]) -> Markup:
     """Return every metric of every group, with confidence intervals."""
     groups, baseline = comparison.groups, comparison.baseline
     names = dict.fromkeys(name for group in groups for run in group.runs for name in run.metrics)
@@ -83,8 +83,10 @@ def figures(comparison: Comparison) -> Markup:
     note = "Points: mean over seeds ± half of the 95 % confidence interval (Student’s t); dots are seeds."
     if baseline is not None:
         note += f" The difference is {comparison.subject.title} less {baseline.title}, with Welch’s interval."
+    if any(name.endswith("_tuned") for name in names):
+        note += _tuned_for(comparison)
     charts = []
-    for name in _headlines(comparison):
+    for name in _headlines(comparison, models):
         intervals = []
         for colour, group in enumerate(groups):
             if points := [100 * value for value in group.values(name)]:
@@ -93,8 +95,17 @@ def figures(comparison: Comparison) -> Markup:
     return join(tag("div", *charts, class_="charts"), table(heading, rows), tag("p", note, class_="note"))
 
 
-def _headlines(comparison: Comparison) -> list[str]:
-    return [name for name in headlines() if comparison.subject.values(name)]
+def _headlines(comparison: Comparison, models: Sequence[Trained]) -> list[str]:
+    """Return the metrics to show in pictures, the one that the subject's model is judged by first."""
+    judged_by = [one.model.task.output.goal_metric(one.model.decision) for one in models[:1]]
+    return [name for name in dict.fromkeys([*judged_by, *headlines()]) if comparison.subject.values(name)]
+
+
+def _tuned_for(comparison: Comparison) -> str:
+    """Return what thresholds were tuned for."""
+    goals = dict.fromkeys(run.result["goal"] for group in comparison.groups for run in group.runs)
+    named = (f"the goal {goal}" if goal else "F1 where no goal was stated" for goal in goals)
+    return f" Thresholds were tuned on validation data, for {' and '.join(named)}."
 
 
 def _tile(title: str, figure: str, note: str) -> Markup:
@@ -126,20 +137,27 @@ def curves(comparison: Comparison) -> Markup:
     charts = {}
     for name in every:
         lines = [
-            Line(f"{group.title}, seed {run.seed}", *run.curves[name], colour)
+            Line(
+                ", ".join(filter(None, (group.title, f"seed {run.seed}", part.stages[0]))),
+                part.epochs,
+                part.values,
+                colour,
+            )
             for colour, group in enumerate(comparison.groups)
             for run in group.runs
             if name in run.curves
+            for part in run.curves[name].by_stage()
         ]
         charts[name] = tag("figure", line_chart(name.replace("_", " "), lines, across="epoch"))
     legend = [
         tag("span", group.title, class_=f"key c{colour % COLOURS}")
         for colour, group in enumerate(comparison.groups)
     ]
+    note = "One line for each seed and stage of training; epochs are counted through all stages."
     parts = [
         tag("p", *legend, class_="legend"),
         tag("div", *(charts.pop(name) for name in first), class_="charts"),
-        tag("p", "One line for each seed; epochs are counted through all stages of training.", class_="note"),
+        tag("p", note, class_="note"),
     ]
     if charts:
         heading = tag("summary", f"{len(charts)} more curve{'s' * (len(charts) != 1)}")

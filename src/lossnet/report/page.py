@@ -110,7 +110,7 @@ def _page(
         panels = evidence.subject.model.task.output.panels(evidence, tell)
     choices = overview.choices(comparison)
     sections = [
-        Section("Comparison", overview.figures(comparison)),
+        Section("Comparison", overview.figures(comparison, models)),
         *([Section("Choice of method", choices)] if choices else []),
         Section("Training", overview.training(comparison, models)),
         Section("Learning curves", overview.curves(comparison)),
@@ -122,7 +122,7 @@ def _page(
         name = title.lower().replace(" ", "-")
         links.append(tag("a", title, href=f"#{name}"))
         parts.append(tag("section", tag("h2", title), body, id=name))
-    content = join(overview.summary(comparison), tag("nav", *links), *parts)
+    content = join(overview.summary(comparison, models), tag("nav", *links), *parts)
     return document(comparison.title, content, about)
 
 

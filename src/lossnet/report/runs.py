@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lossnet.analysis import Curve, read_history, trajectories
+from lossnet.build import names_title
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ def read_run(folder: Path | str) -> Finished:
             result[name] = str(result[name])
         for name in ("settings", "source", "versions"):
             result[name] = dict(result.get(name) or {})
+        result["goal"] = str(result.get("goal") or "")
         result["seconds"] = float(result.get("seconds", math.nan))
         result["remarks"] = [str(remark) for remark in result.get("remarks") or ()]
         result["stages"] = [
@@ -172,5 +174,5 @@ def _titles(results: Sequence[dict[str, Any]]) -> list[str]:
             for key, value in result["settings"].items()
             if any(twin.get(key) != value for twin in twins)
         ]
-        titles.append(", ".join([method if loss in ("none", "") else f"{method} ({loss})", *differing]))
+        titles.append(", ".join([names_title(method, loss), *differing]))
     return titles

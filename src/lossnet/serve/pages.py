@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 import lossnet
+from lossnet.build import names_title
 from lossnet.model import Model
 
 #: labels and columns that a page names, and characters of an example on a command line
@@ -20,8 +21,7 @@ _MOST_NAMES, _MOST_CHARACTERS = 50, 2000
 
 def home(model: Model, name: str, address: str, guarded: bool) -> str:
     """Return the page about a model that is served at an address, under a name."""
-    method, loss = model.names
-    trained = f"Trained by {method}" + (f" with the loss {loss}" if loss != "none" else "")
+    trained = f"Trained by {names_title(*model.names)}"
     about = f"Predicts {model.task.title}. {trained}; served by Lossnet {lossnet.__version__}."
     names, wanted = model.label_names, model.task.input.wanted()
     parts = [

@@ -115,10 +115,29 @@ class TrainingState:
             reached = f"reached the limit of {_epochs(options.max_epochs)}"
             if position.stale:
                 return f"{reached}, {position.stale} after the last improvement"
+            if self._is_perfect:
+                return f"{reached}, where {scores.metric(self._judged_by).title} on valid cannot be better"
             return f"{reached}, still learning: more (epochs=, --epochs) may help"
         watched = dict.fromkeys((options.monitor, scores.LOG_LOSS.name))
         names = " and ".join(scores.metric(name).title for name in watched)
         return f"stopped early: on valid, {names} did not improve for {_epochs(position.stale)}"
+
+    @property
+    def _judged_by(self) -> str:
+        """The metric that is watched; the main one instead of the log loss, which no training makes 0."""
+        monitor = self.options.monitor
+        return scores.main_metric(self.method.space) if monitor == scores.LOG_LOSS.name else monitor
+
+    @property
+    def _is_perfect(self) -> bool:
+        """Whether that metric has its best possible value in the epoch that is kept."""
+        value = self._kept["valid"].get(self._judged_by, math.nan)
+        return bool(value <= 0 if scores.metric(self._judged_by).higher_is_better is False else value >= 1)
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        """The history's entry of the stage's best epoch so far."""
+        return self.position.history[self.position.best_epoch - self.position.epoch - 1]
 
     @property
     def job(self) -> Job:
@@ -283,8 +302,7 @@ class TrainingState:
             if name in self._best:
                 tensor.copy_(self._best[name])
         ended = {"stage": self.stage.name, "epochs": position.epoch, "best_epoch": position.best_epoch}
-        kept = position.history[position.best_epoch - position.epoch - 1]
-        ended |= {"networks": list(self.stage.networks), "valid": kept[self.options.monitor]}
+        ended |= {"networks": list(self.stage.networks), "valid": self._kept[self.options.monitor]}
         self.position = Position(
             stage=position.stage + 1,
             steps_taken=position.steps_taken,

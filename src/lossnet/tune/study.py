@@ -26,7 +26,7 @@ import torch
 import yaml
 
 from lossnet import scores
-from lossnet.build import AUTO, build
+from lossnet.build import AUTO, build, names_title
 from lossnet.files import write_text
 from lossnet.loading import Loaded
 from lossnet.run import Run, check_folder, find_device, fit, identity_of, read, resolve, settled
@@ -137,7 +137,9 @@ def search(wanted: Search, tell: Callable[[str], None] = print) -> Found:
         raise ValueError(f"trials must be at least 1, not {wanted.trials}")
     run = dataclasses.replace(resolve(wanted.run), output=None, resume=False, track=None)
     if run.method == AUTO:
-        raise ValueError("a search is for the settings of one method; name it, as --method cross-entropy")
+        raise ValueError(
+            "a search is for the settings of one method; name it, as cross-entropy (method=, --method)"
+        )
     find_device(run.device)
     study = wanted.study or f"{Path(run.data).stem}-{run.method}-{run.loss}"
     output = wanted.output or Path("runs/tune", study)
@@ -456,10 +458,11 @@ class _Worker:
     def recipe(self, result: Found) -> str:
         """Return all settings of the best trial as YAML."""
         run, best, done = self.wanted.run, result.complete[0], len(result.complete)
+        method, loss, _ = settled(run)
         reached = f"validation {self.metric} {best[self.metric]:.4f}, trial {best['number']}"
-        about = f"{self.data.name}, {run.method} ({run.loss}), seed {run.seed}"
+        about = f"{self.data.name}, {names_title(method, loss)}, seed {run.seed}"
         settings = dataclasses.asdict(self.settings) | best["settings"]
-        recipe = {"method": run.method, "loss": run.loss, **settings}
+        recipe = {"method": method, "loss": loss, **settings}
         return f"# {about}: {reached}, the best of {done}.\n{yaml.safe_dump(recipe, sort_keys=False)}"
 
 
