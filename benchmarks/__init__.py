@@ -17,6 +17,7 @@
 ``solvers``        what each solver of implicit gradients gets right, as a picture
 ``speed``          every ratio of speed and scale, from one core to a GPU
 ``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
+``structure``      whether labels say something of each other that inputs do not, on six sets
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================

@@ -62,7 +62,7 @@ def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int)
             first = rows[0]
             told = f"{first['dataset']} for {first['goal']}, seed {first['seed']}: {first['chosen']}"
             Console(stderr=True).print(f"{told} in {first['seconds']:.0f} s", highlight=False)
-    tables = [compare(lines), summarise(lines)]
+    tables = [compare(lines), regret(lines), summarise(lines)]
     (output / "table.md").write_text("\n\n".join(markdown(*one) for one in tables) + "\n", encoding="utf-8")
     for one in tables:
         show("test, in points", *one)
@@ -98,17 +98,13 @@ def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
     Differences are paired by seed, with their standard errors.  Time is that of ``auto`` divided by that of
     cross-entropy on one division of the data.
     """
-    scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     seconds: dict[tuple[str, str], dict[str, list[float]]] = {}
     for line in lines:
-        case, title = (line["dataset"], line["goal"]), _title(line)
-        value = 100 * line["metrics"]["test"][GOALS[line["goal"]]]
-        scores.setdefault(case, {}).setdefault(title, {})[line["seed"]] = value
-        per_division = line["seconds"] / len(line.get("scores", [1]))
-        seconds.setdefault(case, {}).setdefault(title, []).append(per_division)
+        own_seconds = seconds.setdefault((line["dataset"], line["goal"]), {}).setdefault(_title(line), [])
+        own_seconds.append(line["seconds"] / len(line.get("scores", [1])))
     heading = ["data", "goal", "auto", "cross-entropy", "best member", "auto − best", "time", "seeds"]
     rows = []
-    for (data, goal), by_title in scores.items():
+    for (data, goal), by_title in _scores(lines).items():
         own, plain = by_title["auto"], by_title["cross-entropy"]
         # Of the members that were trained with every seed: the network of most of them depends on the seed.
         members = {t: v for t, v in by_title.items() if t != "auto" and v.keys() == own.keys()}
@@ -121,6 +117,36 @@ def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]
         figures = [spread(list(one.values())) for one in (own, plain, members[best])]
         rows.append([data, goal, *figures[:2], f"{best} {figures[2]}", gap, ratio, str(len(own))])
     return heading, rows
+
+
+def regret(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: what ``auto`` and each member are below the best member on test data, over the sets.
+
+    The mean over sets, and the largest difference.
+    """
+    lost: dict[str, dict[str, list[float]]] = {}
+    for (_, goal), by_title in _scores(lines).items():
+        means = {title: statistics.fmean(values.values()) for title, values in by_title.items()}
+        best = max(mean for title, mean in means.items() if title != "auto")
+        for title, mean in means.items():
+            lost.setdefault(title, {}).setdefault(goal, []).append(mean - best)
+    heading = ["always", *(f"{goal}: {what}" for goal in GOALS for what in ("mean", "worst"))]
+    rows = []
+    for title, by_goal in lost.items():
+        pairs = [(statistics.fmean(by_goal[goal]), min(by_goal[goal])) for goal in GOALS]
+        rows.append([title, *(f"{value:+.2f}".replace("-", "−") for pair in pairs for value in pair)])
+    return heading, rows
+
+
+def _scores(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+    """Test scores in points by data and goal, title and seed, in the order of sets and goals."""
+    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    ordered = sorted(lines, key=lambda line: (SETS.index(line["dataset"]), [*GOALS].index(line["goal"])))
+    for line in ordered:
+        case = line["dataset"], line["goal"]
+        value = 100 * line["metrics"]["test"][GOALS[line["goal"]]]
+        found.setdefault(case, {}).setdefault(_title(line), {})[line["seed"]] = value
+    return found
 
 
 def _title(line: dict[str, Any]) -> str:
@@ -136,7 +162,7 @@ def summarise(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
         groups.setdefault((line["dataset"], line["goal"], _title(line)), []).append(line)
     heading = ["data", "goal", "method", "F1, expected", "exact match", "seconds", "seeds"]
     rows = []
-    for data, goal in dict.fromkeys((data, goal) for data, goal, _ in groups):
+    for data, goal in _scores(lines):
         for title in [title for name, kind, title in groups if (name, kind) == (data, goal)]:
             mine = groups[data, goal, title]
             figures = [spread([100 * line["metrics"]["test"][m] for line in mine]) for m in GOALS.values()]

@@ -147,6 +147,7 @@ NOT_CHOSEN = {
 #: what writes each block, by the name that pages give it
 BLOCKS: dict[str, Callable[[], str]] = {
     "auto": lambda: markdown(*auto.compare(_lines("auto"))),
+    "auto / regret": lambda: markdown(*auto.regret(_lines("auto"))),
     "auto / members": lambda: markdown(*auto.summarise(_lines("auto"))),
     "digits / completion": partial(_table, "digits", digits.CELLS, digits.COLUMNS, "seconds"),
     "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),

@@ -58,6 +58,19 @@ def test_auto_is_compared_with_the_best_member_seed_by_seed():
     assert found["time"] == "3 ×"
 
 
+def test_what_each_member_loses_over_the_sets():
+    lines = [*auto.rows_of(result(0))]
+    for line in [*auto.rows_of(result(0, chosen="cross-entropy", f1=(0.9, 0.7)))]:
+        lines.append({**line, "dataset": "cancer"})
+    lines += [{**line, "goal": "exact-match"} for line in lines]
+    heading, rows = auto.regret(lines)
+    table = {row[0]: dict(zip(heading, row, strict=True)) for row in rows}
+    assert table["cross-entropy"]["f1: mean"] == "−5.00"
+    assert table["cross-entropy"]["f1: worst"] == "−10.00"
+    assert table["auto"]["f1: mean"] == "+0.00"
+    assert table["stack"]["exact-match: worst"] == "−2.00"
+
+
 @pytest.mark.parametrize(("name", "shape"), [("cancer", (569, 10, 12)), ("wine", (178, 6, 9))])
 def test_sets_are_made_of_tables_of_scikit_learn(name, shape):
     data = auto.made(name)
