@@ -23,6 +23,7 @@ from benchmarks import (
     solvers,
     speed,
     streaming,
+    structure,
     tagging_speed,
 )
 from benchmarks.grid import COLUMNS, Cell, finished, gains, markdown, summarise, with_error
@@ -163,6 +164,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "segmentation / scenes": partial(_masks, "digits-scenes", SCENES, "seeds"),
     "segmentation / scenes, earlier": partial(_masks, "digits-scenes", EARLIER_SCENES, "seconds", "seeds"),
     "serving": lambda: markdown(["", ""], serving.table(_content("serving"))),
+    "structure": lambda: markdown(structure.HEADING, structure.table(_lines("structure"))),
     "small": lambda: small.tables(_lines("small")),
     "solvers": lambda: markdown(*solvers.table(_content("solvers"))),
     "speed": lambda: speed.page(_content("speed")).rstrip(),
