@@ -470,8 +470,8 @@ def sentence(choice: Mapping[str, Any]) -> str:
     >>> sentence({"chosen": "stack", "metric": "f1_expected", "folds": 1, "candidates": candidates})
     'auto chose stack: f1_expected 0.5200 on validation data; next is cross-entropy with 0.5000'
     >>> candidates = [{"name": "stack", "scores": [0.5, 0.6]}, {"name": "blend", "scores": [0.5, 0.58]}]
-    >>> sentence({"chosen": "blend", "metric": "f1_expected", "folds": 2, "candidates": candidates})
-    'auto chose blend: f1_expected 0.5400 on 2 held-out parts; stack, with 0.5500, is not ahead by a standard error'
+    >>> sentence({"chosen": "blend", "metric": "f1", "folds": 2, "candidates": candidates})
+    'auto chose blend: f1 0.5400 on 2 held-out parts; stack, with 0.5500, is not ahead by a standard error'
     """
     folds, sign = choice["folds"], -1 if metric(choice["metric"]).higher_is_better is False else 1
     # Scores on fewer parts of the data are not comparable.
