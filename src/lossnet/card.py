@@ -12,10 +12,11 @@ from lossnet.build import names_title
 from lossnet.data import entry, names
 from lossnet.decoding import Calibration, Threshold
 from lossnet.model import Model
+from lossnet.prediction import Predictor
 from lossnet.scores import metric
 from lossnet.settings import changed
 
-__all__ = ["changed_settings", "decoding_facts", "kept_epoch", "model_card", "temperature"]
+__all__ = ["changed_settings", "decoding_facts", "kept_epoch", "marked_figures", "model_card", "temperature"]
 
 #: names that a line lists at most
 _MOST_NAMES = 30
@@ -41,11 +42,7 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
     ('# seal (nce) on mine.csv', '| clip | 3 |')
     """
     metrics, task = result["metrics"], model.task
-    title, judged_by = names_title(result["method"], result["loss"]), task.output.goal_metric(model.decision)
-    figures = [
-        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
-        for name in metrics["valid"]
-    ]
+    title, figures = names_title(result["method"], result["loss"]), marked_figures(metrics, model)
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     trained = f"{result['steps']} steps, {result['seconds']} s on {result['device']}"
     own = "".join(f", {part}=…" for part in task.own.names)
@@ -95,6 +92,18 @@ def model_card(result: Mapping[str, Any], model: Model, description: str) -> str
         *_changes(result),
     ]
     return "\n".join(lines) + "\n"
+
+
+def marked_figures(metrics: Mapping[str, Mapping[str, float]], model: Predictor) -> list[list[str]]:
+    """Return a row for each metric, with a column for each part of the data.
+
+    An arrow marks the one that the model is judged by: that of its goal, decoded as it predicts by default.
+    """
+    judged_by = model.task.output.goal_metric(model.decision)
+    return [
+        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
+        for name in next(iter(metrics.values()))
+    ]
 
 
 def kept_epoch(stage: Mapping[str, Any]) -> str:

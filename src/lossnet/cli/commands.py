@@ -571,16 +571,10 @@ def _print_table(heading: Iterable[Any], rows: Iterable[Iterable[Any]], title: s
 
 
 def show_metrics(title: str, metrics: dict[str, dict[str, float]], model: Predictor) -> None:
-    """Print a table of metrics, with a column for each part of the data.
+    """Print a table of metrics, with a column for each part of the data, and how the model predicts."""
+    from lossnet.card import marked_figures
 
-    An arrow marks the one that the model is judged by: that of its goal, decoded as it predicts by default.
-    """
     output, decision = model.task.output, model.decision
-    judged_by, names = output.goal_metric(decision), next(iter(metrics.values()))
-    rows = [
-        ["→ " * (name == judged_by) + name, *(f"{part[name]:.4f}" for part in metrics.values())]
-        for name in names
-    ]
-    _print_table(["", *metrics], rows, title)
+    _print_table(["", *metrics], marked_figures(metrics, model), title)
     goal = f"for the goal {decision.goal}" if decision.goal else "no goal was stated"
     _print(f"→ is how it predicts: {goal}, decoded by {output.default_decoder(decision)}")
