@@ -231,8 +231,10 @@ def _key(result: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_current(result: dict[str, Any]) -> bool:
-    """Whether a run was at today's defaults, of settings that there were then."""
+    """Whether a run was at today's defaults of its method, of settings that there were then."""
     now = _settings(result["title"])
+    if result["title"] not in ("implicit", AUTO):  # the others have no implicit term
+        now = {name: value for name, value in now.items() if not name.startswith(("implicit_", "solver"))}
     return all(value == now.get(name, value) for name, value in result["settings"].items())
 
 
