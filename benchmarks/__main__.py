@@ -12,12 +12,14 @@ import benchmarks
 from benchmarks import (
     auto,
     digits,
+    energies,
     hypergradient,
     implicit,
     mlc,
     ner,
     overhead,
     pos,
+    seal,
     seeds,
     segmentation,
     serving,
@@ -34,10 +36,12 @@ from lossnet.cli import exit_status
 #: tables and pictures that are run over seeds
 _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "auto": auto.run,
+    "energies": energies.run,
     "implicit": implicit.run,
     "mlc": mlc.run,
     "ner": ner.run,
     "pos": pos.run,
+    "seal": seal.run,
     "scenes": partial(segmentation.run, "digits-scenes"),
     "segmentation": partial(segmentation.run, "horses"),
     "structure": structure.run,
