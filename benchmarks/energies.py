@@ -138,7 +138,8 @@ class ResidualTeacher(Stack):
         generator = torch.Generator().manual_seed(0)
         shape = (len(logits), DRAWN, logits.shape[-1])
         y = torch.bernoulli(logits.sigmoid().unsqueeze(1).expand(shape), generator=generator)
-        return (self.energy(logits, y).neg().softmax(1).unsqueeze(-1) * y).sum(1)
+        shares: Tensor = self.energy(logits, y).neg().softmax(1).unsqueeze(-1)
+        return (shares * y).sum(1)
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         return self.space.relax(self.task_net(x), mask)

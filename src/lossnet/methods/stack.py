@@ -48,7 +48,7 @@ class Stack(Method):
     [('members',), ('correction',)]
     """
 
-    predictors = ("members", "correction")
+    predictors: tuple[str, ...] = ("members", "correction")
     feed_forward = True
 
     def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
