@@ -106,7 +106,7 @@ def run_grid(
     metric, heading = columns[0]
 
     def line(result: dict[str, Any]) -> str:
-        value = f"test {heading} {100 * result['metrics']['test'][metric]:.2f}"
+        value = f"{heading} {_value(result, metric):.2f}"
         return f"{result['dataset']}, {result['title']}, seed {result['seed']}: {value}"
 
     results += carried_out([partial(_work, title, run) for title, run in tasks], store, jobs, line)
