@@ -263,7 +263,7 @@ def chosen(lines: Sequence[dict[str, Any]], name: str, way: Way) -> float | None
 
 def _work(
     name: str, way: Way, weight: float | None, seed: int, data_dir: Path | None, device: str
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     recipe, score_weight = SETS[name]
     own = recipe_settings(name, "seal", "nce", recipe if way.make else "")
@@ -295,7 +295,7 @@ def _work(
     result = finish(wanted, data, fitted)
     kept = ("dataset", "seed", "settings", "metrics", "best_epoch", "epochs", "steps", "seconds")
     about = {"title": way.title, "weight": weight}
-    return {**about, **{key: result[key] for key in (*kept, "versions", "commit")}}
+    return [{**about, **{key: result[key] for key in (*kept, "versions", "commit")}}]
 
 
 def _optimizer(parameters: Any, lr: float) -> torch.optim.Optimizer:

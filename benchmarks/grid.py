@@ -20,8 +20,8 @@ from rich.table import Table
 
 from lossnet.build import default_loss
 from lossnet.recipes import recipe_settings
-from lossnet.run import Run, train
-from lossnet.runs import markdown, spread
+from lossnet.run import Run, find_device, train
+from lossnet.runs import markdown, spread, structure_of, train_many
 from lossnet.settings import Settings
 
 __all__ = [
@@ -82,7 +82,8 @@ def run_grid(
     store = output / "results.jsonl"
     results = finished(store)
     done = {_key_of(result) for result in results}
-    tasks, wanted = [], set()
+    groups: dict[tuple[object, ...], list[tuple[str, Run]]] = {}
+    together, wanted = find_device(device) != "cpu" and not keep_models, set()
     for seed in range(seeds):
         for cell in cells:
             folder = run_folder(output, cell, seed) if keep_models else None
@@ -102,26 +103,28 @@ def run_grid(
             key = _key(cell.title, cell.data, *names, seed, dataclasses.asdict(settings))
             wanted.add(key)
             if key not in done:
-                tasks.append((cell.title, run))
+                # A GPU trains as many seeds as there are in the time of two or three, a core does not.
+                group = (cell.data, structure_of(run)) if together else (cell.title, cell.data, seed)
+                groups.setdefault(group, []).append((cell.title, run))
     metric, heading = columns[0]
 
     def line(result: dict[str, Any]) -> str:
         value = f"{heading} {_value(result, metric):.2f}"
         return f"{result['dataset']}, {result['title']}, seed {result['seed']}: {value}"
 
-    results += carried_out([partial(_work, title, run) for title, run in tasks], store, jobs, line)
+    results += carried_out([partial(_work, group) for group in groups.values()], store, jobs, line)
     # Results of other settings may lie in the same file: a table must not mix them.
     return [result for result in results if _key_of(result) in wanted]
 
 
 def carried_out(
-    tasks: Sequence[Callable[[], dict[str, Any]]],
+    tasks: Sequence[Callable[[], list[dict[str, Any]]]],
     store: Path,
     jobs: int,
     line: Callable[[dict[str, Any]], str],
 ) -> list[dict[str, Any]]:
-    """Results of tasks, several at a time; each goes to the end of ``store`` as soon as it is there."""
-    results = []
+    """Results of tasks, several at a time; a task's go to the end of ``store`` as soon as they are there."""
+    results: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with (
@@ -132,21 +135,24 @@ def carried_out(
         futures = [pool.submit(task) for task in tasks]
         try:
             for future in as_completed(futures):
-                result = future.result()
-                results.append(result)
+                found = future.result()
+                results += found
                 with store.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(result) + "\n")
+                    file.writelines(json.dumps(result) + "\n" for result in found)
                 progress.advance(bar)
-                progress.console.print(f"{line(result)} in {result['seconds']:.0f} s", highlight=False)
+                for result in found:
+                    progress.console.print(f"{line(result)} in {result['seconds']:.0f} s", highlight=False)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return results
 
 
-def _work(title: str, run: Run) -> dict[str, Any]:
+def _work(group: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
     torch.set_num_threads(1)  # these networks are too small to share
-    return {"title": title, **train(run)}
+    runs = [run for _, run in group]
+    results = train_many(runs) if len(runs) > 1 else [train(runs[0])]
+    return [{"title": title, **result} for (title, _), result in zip(group, results, strict=True)]
 
 
 def finished(store: Path) -> list[dict[str, Any]]:

@@ -238,17 +238,17 @@ def _is_current(result: dict[str, Any]) -> bool:
     return all(value == now.get(name, value) for name, value in result["settings"].items())
 
 
-def _work(small: SmallSet, title: str, seed: int, data_dir: Path | None) -> dict[str, Any]:
+def _work(small: SmallSet, title: str, seed: int, data_dir: Path | None) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     known = {"dataset": small.title, "title": title, "seed": seed, "settings": _settings(title)}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the remarks
         named = write(small, seed, Path(folder), data_dir)
         if title in (CONSTANT, LINEAR):
-            return {**known, **_baseline(small, title, named)}
+            return [{**known, **_baseline(small, title, named)}]
         result, _, data = carry_out(Run(method=title, seed=seed, **named))
     expected = data_remarks(data)
-    return {
+    one = {
         **known,
         **{name: result[name] for name in ("method", "loss", "metrics", "best_epoch", "epochs", "steps")},
         "stages": result["stages"],
@@ -257,6 +257,7 @@ def _work(small: SmallSet, title: str, seed: int, data_dir: Path | None) -> dict
         "versions": result["versions"],
         "commit": result["commit"],
     }
+    return [one]
 
 
 def _baseline(small: SmallSet, title: str, named: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int)
     show("nats", HEADING, table(results))
 
 
-def _work(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
+def _work(name: str, seed: int, data_dir: Path | None, device: str) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     started = time.monotonic()
     wanted = Run(name, "stack", seed=seed, data_dir=data_dir, device=device, progress=False)
@@ -42,7 +42,7 @@ def _work(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str,
     figures = {label: {"mean": mean, "error": error} for label, mean, error in found.rows()}
     seconds = round(time.monotonic() - started, 1)
     about = {"dataset": name, "seed": seed, "negatives": found.negatives}
-    return {**about, "figures": figures, "seconds": seconds, "versions": versions()}
+    return [{**about, "figures": figures, "seconds": seconds, "versions": versions()}]
 
 
 def table(results: Sequence[dict[str, Any]]) -> list[list[str]]:

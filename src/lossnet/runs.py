@@ -36,7 +36,7 @@ from lossnet.scores import headlines
 from lossnet.settings import Settings, all_settings, values_from_text
 from lossnet.training import NonFiniteLoss, fit_together, stacking_blocker
 
-__all__ = ["markdown", "parse_sweep", "spread", "summary", "train_many", "variants"]
+__all__ = ["markdown", "parse_sweep", "spread", "structure_of", "summary", "train_many", "variants"]
 
 
 def variants(run: Run, seeds: int = 1, sweep: Mapping[str, Sequence[Any]] | None = None) -> list[Run]:
@@ -115,7 +115,7 @@ def train_many(
         if finished is not None:
             results[index] = finished
         else:
-            groups.setdefault(_structure(run), []).append(index)
+            groups.setdefault(structure_of(run), []).append(index)
     swept = _swept(runs)
     titles = [_title(run, swept) for run in runs]
     diverged: dict[int, NonFiniteLoss] = {}
@@ -174,8 +174,13 @@ def _check_digests(runs: Sequence[Run], results: Mapping[int, Mapping[str, Any]]
             raise ValueError(f"{runs[index].output} holds a run {what}; choose another --output")
 
 
-def _structure(run: Run) -> str:
-    """Return a key that is the same for runs that may be trained together."""
+def structure_of(run: Run) -> str:
+    """Return a key that is the same for runs on the same data that may be trained together.
+
+    >>> runs = variants(Run("digits-pairs", "seal"), sweep={"task_lr": [0.1, 0.2]})
+    >>> len({structure_of(run) for run in runs})
+    1
+    """
     values = _values(run)
     same = {name: values[name] for name, setting in all_settings().items() if not setting.stackable}
     return json.dumps([run.method, run.loss, bool(values["implicit_weight"]), same, _draw(run)])

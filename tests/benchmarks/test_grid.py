@@ -4,7 +4,19 @@ import json
 import pytest
 
 from benchmarks import digits, implicit, mlc, overhead, seeds, segmentation
-from benchmarks.grid import COLUMNS, Cell, gains, markdown, run_folder, run_grid, show, summarise, with_error
+from benchmarks.grid import (
+    COLUMNS,
+    Cell,
+    _work,
+    gains,
+    markdown,
+    run_folder,
+    run_grid,
+    show,
+    summarise,
+    with_error,
+)
+from lossnet.run import Run
 from lossnet.settings import Settings
 
 TINY = {"epochs": 1, "task_hidden": 8, "energy_hidden": 8, "task_layers": 1, "energy_layers": 1}
@@ -64,6 +76,35 @@ def test_finished_runs_are_kept_and_other_settings_run_again(tmp_path):
     assert folder.name == "digits-completion-cross-entropy-nothing-0"
     digits.draw(tmp_path / "sheet.png", {"net": folder}, count=3)
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gpu_trains_the_seeds_of_a_cell_together(tmp_path, monkeypatch):
+    groups = []
+
+    def pretend(tasks, store, jobs, line):
+        groups.extend([(title, run.seed) for title, run in task.args[0]] for task in tasks)
+        return []
+
+    monkeypatch.setattr("benchmarks.grid.carried_out", pretend)
+    monkeypatch.setattr("benchmarks.grid.find_device", lambda name: "cuda")
+    other = dataclasses.replace(CELL, title="wider", changes={**TINY, "task_hidden": 9})
+    rate = dataclasses.replace(CELL, title="rate", changes={**TINY, "task_lr": 0.5})
+    run_grid([CELL, other, rate], 2, tmp_path)
+    ours, others = groups
+    assert others == [("wider", 0), ("wider", 1)]
+    assert sorted(ours) == [(title, seed) for title in (CELL.title, "rate") for seed in (0, 1)]
+    groups.clear()
+    run_grid([CELL, rate], 2, tmp_path, keep_models=True)
+    assert [len(group) for group in groups] == [1, 1, 1, 1]
+
+
+def test_runs_that_are_trained_together_are_those_of_single_runs(tmp_path):
+    runs = [Run("digits-pairs", "cross-entropy", settings=Settings(**TINY), seed=seed) for seed in (0, 1)]
+    together = _work([(f"run {run.seed}", run) for run in runs])
+    assert [one["title"] for one in together] == ["run 0", "run 1"]
+    alone = [_work([("", run)])[0] for run in runs]
+    for one, other in zip(together, alone, strict=True):
+        assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], abs=1e-3)
 
 
 def test_every_cell_of_the_tables_has_settings():
