@@ -72,9 +72,17 @@ def test_what_each_member_loses_over_the_sets():
 
 
 @pytest.mark.parametrize(("name", "shape"), [("cancer", (569, 10, 12)), ("wine", (178, 6, 9))])
-def test_sets_are_made_of_tables_of_scikit_learn(name, shape):
-    data = auto.made(name)
-    assert (len(data), data.inputs, data.labels) == shape
-    y = data.target.matrix.toarray() if hasattr(data.target.matrix, "toarray") else data.target.matrix
-    assert 0.1 < np.asarray(y).mean(0).min() < 0.6
+def test_sets_are_made_of_tables_of_scikit_learn_and_divided_by_the_seed(name, shape):
+    data, other = auto.made(name, seed=0), auto.made(name, seed=1)
+    parts = data.train, data.valid, data.test
+    assert (sum(map(len, parts)), data.train.inputs, data.train.labels) == shape
+    y = np.vstack([_labels(part) for part in parts])
+    assert 0.1 < y.mean(0).min() < 0.6
+    assert data.split_name != other.split_name
+    assert len(other.test) != len(data.test) or (_labels(other.test) != _labels(data.test)).any()
     assert auto.made("emotions") is None
+
+
+def _labels(part):
+    matrix = part.target.matrix
+    return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
