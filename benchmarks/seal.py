@@ -15,7 +15,7 @@ from scipy import stats
 
 from benchmarks.grid import Cell, gains, publish, run_grid, with_error
 
-__all__ = ["CELLS", "COLUMNS", "gained", "run"]
+__all__ = ["CELLS", "COLUMNS", "chance", "gained", "run"]
 
 #: metrics of the tables, and what they are called there
 COLUMNS = (
@@ -79,11 +79,11 @@ def gained(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]
         if cell.title == "CE" or cell.title.endswith("weight 0") or len(found["f1"]) < 2:
             continue
         shown = [with_error(found[metric]) for metric, _ in COLUMNS]
-        rows.append([cell.data, cell.title, *shown, _chance(found["f1_tuned"]), str(len(found["f1"]))])
+        rows.append([cell.data, cell.title, *shown, chance(found["f1_tuned"]), str(len(found["f1"]))])
     return heading, rows
 
 
-def _chance(values: Sequence[float]) -> str:
+def chance(values: Sequence[float]) -> str:
     """Return the p-value of a paired t-test over seeds."""
     if len(set(values)) < 2:
         return ""
