@@ -39,8 +39,8 @@ def recipe(tmp_path):
 
 #: of the method, loss and settings of each data set's recipes, with what they extend
 DIGESTS = {
-    "bibtex": "97e9d71a0eb5754a",
-    "cal500": "6d678714b2e7b30c",
+    "bibtex": "793062b4857d8584",
+    "cal500": "2f19486711f5f39f",
     "conll2003": "fff84c97f3d3e2b3",
     "delicious": "0389ac6de007b696",
     "digits-completion": "9d0443d519d5c3de",
@@ -48,7 +48,7 @@ DIGESTS = {
     "digits-scenes": "c13c2fd49ebaeac1",
     "eurlexev": "22d0f1351383e088",
     "expr_fun": "255284d13debfb9a",
-    "genbase": "d4e33c493677c250",
+    "genbase": "4da556a265aaa945",
     "horses": "e9568c70b862ae4a",
     "spo_fun": "72dbd3d48931def0",
     "twitter-pos": "35a4237890b81ead",
