@@ -117,7 +117,8 @@ def likeliest(model: Model, examples: Any) -> float:
     """Return the F1 of spans that each token's likeliest tag marks, whatever the tags beside it are."""
     relaxed, truth = model.probabilities(examples)
     space = model.method.space
-    assert isinstance(space, Tags) and truth is not None
+    assert isinstance(space, Tags)
+    assert truth is not None
     free = dataclasses.replace(space, names=())
     return meter(space).measure(free.decode(relaxed), truth)["span_f1"]
 
