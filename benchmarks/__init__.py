@@ -3,13 +3,17 @@
 =================  =====================================================================================
 ``auto``           the default, beside each method that it chooses from, on seven sets
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
+``energies``       ways in which an energy could teach more, each beside its control, on five sets
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
 ``mlc``            feature-based multi-label classification on bibtex, delicious and cal500
+``names``          taggers of words alone: tuned rates, likeliest tags and whole spans
 ``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
+``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
+``seal``           SEAL as its authors train it, beside the same without the energy (SEAL Table 1)
 ``seeds``          an epoch of ten replicas together against one alone
 ``segmentation``   Weizmann horses (SEAL Table 4, UAI supplement Table 5), with a picture
 ``serve``          ``lossnet serve`` under 60 s of 64 concurrent clients

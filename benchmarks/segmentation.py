@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.grid import Cell, publish, run_folder, run_grid
+from benchmarks.seal import CONTROL
 from lossnet.analysis import mask_pull
 from lossnet.data import Crops, MaskData
 from lossnet.files import write_json
@@ -45,6 +46,12 @@ HORSES = (
     Cell("FCN, SEAL NCE, blocks", "horses", "seal", changes={"noise": "blocks"}),
     Cell("FCN, SEAL NCE, smooth", "horses", "seal"),
     Cell("FCN, SEAL NCE, smooth, U-Net as energy", "horses", "seal", changes={"image_energy": "unet"}),
+    Cell(
+        "FCN, SEAL NCE, smooth, U-Net as energy, weight 0",
+        "horses",
+        "seal",
+        changes={**CONTROL, "image_energy": "unet"},
+    ),
     Cell("FCN, implicit NCE, smooth", "horses", "implicit", published="89.4 (UAI, another network)"),
     Cell("U-Net, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet"),
     Cell("U-Net, 64 channels, CE", "horses", "cross-entropy", recipe="horses/cross-entropy-none-unet-wide"),
