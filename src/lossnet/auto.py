@@ -43,6 +43,7 @@ from lossnet.remarks import TrainingWarning, data_remarks
 from lossnet.scores import metric
 from lossnet.settings import Settings
 from lossnet.training import CheckpointError, NonFiniteLoss
+from lossnet.warn import warn
 
 if TYPE_CHECKING:
     from lossnet.run import Fitted, Run
@@ -304,7 +305,7 @@ class _Contest:
             "skipped": self.skipped,
         }
         for remark in fitted.remarks:
-            warnings.warn(remark, TrainingWarning, stacklevel=2)
+            warn(remark, TrainingWarning)
         seconds = round(sum(trial.seconds for trial in self.trials), 2)
         return dataclasses.replace(fitted, choice=record, seconds=seconds)
 

@@ -9,7 +9,6 @@ import platform
 import shutil
 import subprocess
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from lossnet.settings import Settings
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes, joined
 from lossnet.training.tracking import Tracker, flat, tracker
+from lossnet.warn import warn
 
 __all__ = [
     "Fitted",
@@ -366,10 +366,9 @@ def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) ->
         raise ValueError("method rules needs rules: give some, or use mean-teacher (method=, --method)")
     if data.unlabelled is None:
         what = f"method {method} learns from instances without labels, and there are none"
-        warnings.warn(
+        warn(
             f"{what}; leave rows of Y None or NaN, or keep few labels (labelled=, --labelled)",
             TrainingWarning,
-            stacklevel=3,
         )
         return train
     if model.task.views(model.settings) is not None:
@@ -383,9 +382,9 @@ def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str
     metrics, compared = decided(model, data, trainer.device)
     remarks = [*data_remarks(data), *stage_remarks(trainer.stages, trainer.monitor), *compared]
     for remark in remarks:
-        warnings.warn(remark, TrainingWarning, stacklevel=2)
+        warn(remark, TrainingWarning)
     if "test" not in metrics and (data.test.target is None or len(data.test)):
-        warnings.warn("no test row has a label: the model is measured on valid only", stacklevel=2)
+        warn("no test row has a label: the model is measured on valid only")
     seconds = round(trainer.seconds + time.monotonic() - started, 2)
     return Fitted(model, metrics, history, trainer.stages, remarks, trainer.steps_taken, seconds)
 

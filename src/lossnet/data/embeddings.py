@@ -18,7 +18,6 @@ rule             spelling                                                 exampl
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.readers.arrays import read_arrays
 from lossnet.data.readers.text import read_lines
+from lossnet.warn import warn
 
 #: the rules of `spellings`, in their order
 RULES = ("as is", "lower case", "capitalised", "number", "kind", "repeats")
@@ -212,7 +212,7 @@ def _read_text(path: AnyPath) -> tuple[list[str], NDArray[np.float32]]:
             what = f"not a word and {dimensions} numbers"
             if number == len(lines) and words:
                 where = f"{fspath(path)}:{number}"
-                warnings.warn(f"{where}: {what}; the file is cut short, the line is left out", stacklevel=3)
+                warn(f"{where}: {what}; the file is cut short, the line is left out")
                 return words, vectors[:place]
             raise DataError(f"{what}, as the first line has; correct the line", path, number) from None
         words.append(word)

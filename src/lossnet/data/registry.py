@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import fspath
@@ -26,6 +25,7 @@ from lossnet.data.sentence_files import find_parts, is_table, read_labelled_text
 from lossnet.data.splits import Split, stratified_split
 from lossnet.data.tables import Origin
 from lossnet.suggest import did_you_mean
+from lossnet.warn import warn
 
 ENVIRONMENT_VARIABLE = "LOSSNET_DATA"
 BROWN = ("brown4", "brown8", "brown12", "brown16")
@@ -246,7 +246,7 @@ def find_embeddings(known: Entry, data_dir: AnyPath | None) -> list[Path]:
         else:
             what = f"word vectors for {known.name!r} are in none of {', '.join(map(str, places))}"
             advice = "the words they would cover are learned from scratch; pass others as embeddings="
-            warnings.warn(f"{what}; {advice} (--embeddings)", stacklevel=4)
+            warn(f"{what}; {advice} (--embeddings)")
     return paths
 
 

@@ -7,7 +7,6 @@ for and cannot run, a warning says why, and the references do the work.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +16,8 @@ from itertools import count
 
 import torch
 from torch import Tensor
+
+from lossnet.warn import warn
 
 #: random numbers drawn ahead for each batch of each network, which kernels draw from
 RNG_KEYS = 8
@@ -37,7 +38,7 @@ class use_kernels:  # noqa: N801 (a function to its callers, as torch.set_grad_e
         self._before, _enabled = _enabled, enabled
         reason = _missing() if enabled else None
         if reason is not None:
-            warnings.warn(f"kernels are not used: {reason}", stacklevel=2)
+            warn(f"kernels are not used: {reason}")
 
     def __enter__(self) -> None: ...
 
@@ -122,5 +123,5 @@ def works(device: torch.device) -> bool:
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     if reason is not None:
-        warnings.warn(f"kernels are not used: {reason}", stacklevel=2)
+        warn(f"kernels are not used: {reason}")
     return reason is None

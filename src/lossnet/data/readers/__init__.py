@@ -19,7 +19,6 @@ Every bad file is one `lossnet.data.DataError` that says which line is wrong.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import tee
 from os import fspath
@@ -36,6 +35,7 @@ from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, r
 from lossnet.data.readers.text import Like, Unknown, align_labels, build, missing_file, open_lines
 from lossnet.data.tables import MultiLabelData
 from lossnet.suggest import did_you_mean
+from lossnet.warn import warn
 
 __all__ = [
     "frame_columns",
@@ -123,7 +123,7 @@ def read_inputs(
 
 def _warn_of(like: Like, where: str = "") -> None:
     if like.unseen:
-        warnings.warn(f"{where}{like.unseen}", stacklevel=3)
+        warn(f"{where}{like.unseen}")
 
 
 def named_rows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import tee
@@ -33,6 +32,7 @@ from lossnet.data.readers.text import (
 )
 from lossnet.data.tables import LabelTable, MultiLabelData, Origin
 from lossnet.suggest import did_you_mean
+from lossnet.warn import warn
 
 #: what people write for a missing number
 _MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-"})
@@ -374,7 +374,7 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
             continue
         if isinstance(found, str):
             dropped[name] = found
-            warnings.warn(f"{fspath(path)}: {name!r} is left out: {found}", stacklevel=2)
+            warn(f"{fspath(path)}: {name!r} is left out: {found}")
             continue
         used[name] = found.what
         feature_names += found.names
@@ -521,7 +521,7 @@ class _Column(NamedTuple):
         if count:
             what = f"{count} of {len(known)} values of {self.name!r} are no dates"
             examples = strange.examples(self.name)
-            warnings.warn(f"{fspath(self.path)}: {what} ({examples}) and count as missing", stacklevel=4)
+            warn(f"{fspath(self.path)}: {what} ({examples}) and count as missing")
         return dates
 
     def _on_calendar(self, dates: Sequence[datetime | None], timed: bool) -> _Block:

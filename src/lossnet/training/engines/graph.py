@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 from lossnet.spaces import Batch
 from lossnet.training.engines.eager import Eager, Readings, RunBatch
 from lossnet.trees import first_leaf, tree_leaves, tree_map
+from lossnet.warn import warn
 
 
 class Graph(Eager):
@@ -51,7 +51,7 @@ def graphed(
     for optimizer in optimizers:
         if not all(group.get("capturable") for group in optimizer.param_groups):
             why = f"the optimizer {type(optimizer).__name__} cannot be captured"
-            warnings.warn(f"steps run one by one, not as a CUDA graph: {why}", stacklevel=2)
+            warn(f"steps run one by one, not as a CUDA graph: {why}")
             return run
     return GraphRunner(run, generators)
 
@@ -121,7 +121,7 @@ class GraphRunner:
                 readings = self._run(*read)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            warnings.warn(f"steps run one by one, not as a CUDA graph: {reason}", stacklevel=3)
+            warn(f"steps run one by one, not as a CUDA graph: {reason}")
             self._impossible = True
             torch.cuda.synchronize(device)
             for generator, state in random:
