@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from scipy import stats
 
 from lossnet.build import default_loss
 from lossnet.recipes import recipe_settings
@@ -27,6 +28,8 @@ from lossnet.settings import Settings
 __all__ = [
     "Cell",
     "carried_out",
+    "chance",
+    "differences",
     "finished",
     "gains",
     "markdown",
@@ -215,6 +218,31 @@ def with_error(values: Sequence[float], digits: int = 2) -> str:
     """The mean of differences, and its standard error."""
     error = statistics.stdev(values) / len(values) ** 0.5
     return f"{statistics.fmean(values):+.{digits}f} ({error:.{digits}f})".replace("-", "−")
+
+
+def chance(values: Sequence[float]) -> str:
+    """The p-value of a paired t-test over differences, where they differ."""
+    return f"{stats.ttest_1samp(values, 0).pvalue:.2f}" if len(set(values)) > 1 else ""
+
+
+def differences(
+    pairs: Sequence[tuple[Cell, Cell]],
+    results: Sequence[dict[str, Any]],
+    columns: Sequence[tuple[str, str]],
+    tested: str,
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: what the first cell of a pair has more than the second, paired by seed.
+
+    Means with their standard errors, and the p-value of one metric.
+    """
+    heading = ["data", "method", *(name for _, name in columns), f"p, {dict(columns)[tested]}", "seeds"]
+    rows = []
+    for cell, other in pairs:
+        found = {metric: gains(results, cell, other, metric) for metric, _ in columns}
+        if len(found[tested]) > 1:
+            shown = [with_error(found[metric]) for metric, _ in columns]
+            rows.append([cell.data, cell.title, *shown, chance(found[tested]), str(len(found[tested]))])
+    return heading, rows
 
 
 def publish(

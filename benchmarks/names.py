@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.grid import carried_out, finished, markdown, show, with_error
-from benchmarks.seal import CONTROL, chance
+from benchmarks.grid import carried_out, chance, finished, markdown, show, with_error
+from benchmarks.seal import CONTROL
 from lossnet.build import default_loss
 from lossnet.model import Model
 from lossnet.recipes import recipe_settings

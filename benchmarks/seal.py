@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
+from benchmarks.grid import Cell, differences, publish, run_grid
 
-from benchmarks.grid import Cell, gains, publish, run_grid, with_error
-
-__all__ = ["CELLS", "COLUMNS", "chance", "gained", "run"]
+__all__ = ["CELLS", "COLUMNS", "gained", "run"]
 
 #: metrics of the tables, and what they are called there
 COLUMNS = (
@@ -70,24 +68,9 @@ CELLS = _cells()
 
 
 def gained(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: what each loss has more than its control, its standard error, and a paired test."""
-    heading = ["data", "loss", *(name for _, name in COLUMNS), "p, F1 tuned", "seeds"]
-    rows = []
-    for cell in CELLS:
-        other = control(cell)
-        found = {metric: gains(results, cell, other, metric) for metric, _ in COLUMNS}
-        if cell.title == "CE" or cell.title.endswith("weight 0") or len(found["f1"]) < 2:
-            continue
-        shown = [with_error(found[metric]) for metric, _ in COLUMNS]
-        rows.append([cell.data, cell.title, *shown, chance(found["f1_tuned"]), str(len(found["f1"]))])
-    return heading, rows
-
-
-def chance(values: Sequence[float]) -> str:
-    """Return the p-value of a paired t-test over seeds."""
-    if len(set(values)) < 2:
-        return ""
-    return f"{stats.ttest_1samp(values, 0).pvalue:.2f}"
+    """Heading and rows: what each loss has more than its control."""
+    losses = [cell for cell in CELLS if cell.title != "CE" and not cell.title.endswith("weight 0")]
+    return differences([(cell, control(cell)) for cell in losses], results, COLUMNS, "f1_tuned")
 
 
 def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:

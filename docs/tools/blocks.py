@@ -15,8 +15,11 @@ from benchmarks import (
     hypergradient,
     implicit,
     mlc,
+    names,
     ner,
     pos,
+    residuals,
+    seal,
     segmentation,
     serving,
     small,
@@ -67,9 +70,9 @@ _PAIRS = [dataclasses.replace(cell, data="digits-pairs") for cell in digits.CELL
 def _gains_on_digits() -> str:
     """Return what SEAL-NCE has more than each other row, on both sets of digits."""
     rows = []
-    for name, (ce, soft, seal, control) in (("completion", digits.CELLS), ("pairs", _PAIRS)):
+    for name, (ce, soft, nce, control) in (("completion", digits.CELLS), ("pairs", _PAIRS)):
         for metric, title in digits.COLUMNS:
-            found = (gains(_lines("digits"), seal, other, metric) for other in (ce, soft, control))
+            found = (gains(_lines("digits"), nce, other, metric) for other in (ce, soft, control))
             rows.append([f"{name}, {title}", *map(with_error, found)])
     return markdown(["", "over cross-entropy", "over soft-F1", "over weight 0"], rows)
 
@@ -86,11 +89,11 @@ def _gains_on_tags() -> str:
     """Return what SEAL-NCE has more than the BiLSTM, wherever both were run."""
     cells = {cell.title: cell for cell in (*pos.CELLS, *ner.CELLS)}
     rows, every = [], []
-    for title, seal in cells.items():
+    for title, nce in cells.items():
         if title.endswith("SEAL-NCE"):
-            metric = "accuracy" if seal.data == "twitter-pos" else "span_f1"
+            metric = "accuracy" if nce.data == "twitter-pos" else "span_f1"
             ce = cells[title.replace("SEAL-NCE", "BiLSTM")]
-            found = [gains(_lines("tagging"), seal, ce, part + metric) for part in ("", "valid.")]
+            found = [gains(_lines("tagging"), nce, ce, part + metric) for part in ("", "valid.")]
             rows.append([title.rpartition(":")[0] or "tweets", *map(with_error, found)])
             every.append(found)
     together = (with_error([one for part in parts for one in part]) for parts in zip(*every, strict=True))
@@ -154,9 +157,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
     "digits / gains": _gains_on_digits,
     "hypergradient": lambda: markdown(*hypergradient.costs(_content("hypergradient"))),
-    "implicit": partial(_table, "implicit", implicit.CELLS, COLUMNS, "seeds", "published"),
-    "mlc": partial(_table, "mlc", _MAIN, COLUMNS, "published"),
-    "mlc / the rest of SEAL's Table 1": partial(_table, "mlc", mlc.REST, COLUMNS, "published"),
+    "implicit": partial(_table, "implicit", implicit.CELLS, seal.COLUMNS, "seeds", "published"),
+    "implicit / gained": lambda: markdown(*implicit.gained(_lines("implicit"))),
+    "implicit / search": partial(_table, "implicit", implicit.SEARCH, implicit.VALID),
+    "mlc": partial(_table, "mlc", _MAIN, seal.COLUMNS, "published"),
+    "mlc / the rest of SEAL's Table 1": partial(_table, "mlc", mlc.REST, seal.COLUMNS, "published"),
+    "names": lambda: markdown(*names.table(_lines("names"))),
+    "residuals": lambda: markdown(residuals.HEADING, residuals.table(_lines("residuals"))),
+    "seal": partial(_table, "seal", seal.CELLS, seal.COLUMNS, "seeds", "published"),
+    "seal / gained": lambda: markdown(*seal.gained(_lines("seal"))),
     "segmentation / horses": partial(
         _table, "segmentation", segmentation.HORSES, _MASKS, "seeds", "published"
     ),
