@@ -265,6 +265,9 @@ class Settings:
         "list, separated by commas; the data set's first by default",
     )
     tune_embeddings: bool = _words(False, "whether training changes pretrained word vectors")
+    word_dropout: float = _words(
+        0.0, "the chance that training sees what is known of a token, but not its word", ">= 0, < 1"
+    )
 
     def __post_init__(self) -> None:
         for name, about in all_settings().items():

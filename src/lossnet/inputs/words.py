@@ -152,6 +152,7 @@ class Words(Input[Sentences, Sentences]):
             tuned=settings.tune_embeddings or self.vector_width is None,
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
+            dropout=settings.word_dropout,
         )
         encoder = BiLSTM(words, hidden, dropout)
         if level == "instance":
