@@ -19,10 +19,11 @@ from torch import Tensor
 
 from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Facts, Resident, Rows, Source, Target, row_numbers
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
+from lossnet.energies import TokenFacts
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
@@ -317,6 +318,32 @@ class Sentences(_Tokens, Source):
         if self.lexicon is None:
             raise DataError("sentences need a lexicon for batches; call encoded")
         return torch.from_numpy(np.pad(self.lexicon.rows(self), ((0, 1), (0, 0))))
+
+
+class SentenceFacts(Column):
+    """What rules read of sentences: the fact ``tokens``, beside other facts.  Facts without a name are ``facts``.
+
+    >>> facts = SentenceFacts((("Ann", "left"), ("So",)), ("N", "V"), Facts({"count": [1, 2]}))
+    >>> told = facts.batch(np.array([1]))
+    >>> told["tokens"].texts, told["count"]
+    ((('So',),), tensor([2.]))
+    """
+
+    def __init__(self, texts: Texts, tags: tuple[str, ...], others: Column | None = None) -> None:
+        self.texts, self.tags, self.others = texts, tags, others
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: NDArray[np.int64]) -> SentenceFacts:
+        others = None if self.others is None else self.others.take(rows)
+        return SentenceFacts(_taken(self.texts, rows), self.tags, others)
+
+    def batch(self, indices: Rows) -> Any:
+        others = {} if self.others is None else self.others.batch(indices)
+        named = dict(others) if isinstance(others, Mapping) else {"facts": others}
+        rows = row_numbers(indices, len(self))
+        return {**named, "tokens": TokenFacts(_taken(self.texts, rows), self.tags)}
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,13 @@ from lossnet.data import (
     read_embeddings,
 )
 from lossnet.data.errors import AnyPath
+from lossnet.data.examples import Column
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.registry import BROWN, Entry, find_clusters, find_embeddings
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
+from lossnet.data.sentences import SentenceFacts
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
@@ -127,6 +129,9 @@ class Words(Input[Sentences, Sentences]):
 
     def matches(self, source: Source) -> bool:
         return isinstance(source, Sentences)  # read with our lexicon, any sentences will do
+
+    def told(self, source: Sentences, outputs: tuple[str, ...], facts: Column | None) -> SentenceFacts:
+        return SentenceFacts(source.tokens, outputs, facts)
 
     @classmethod
     def describe(cls, parts: Sequence[Sentences]) -> dict[str, Any]:
