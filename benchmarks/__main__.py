@@ -96,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--methods", help="those of 'small' or 'citations', separated by commas (default: all)")
+    parser.add_argument(
+        "--methods", help="those of 'small' or 'citations', separated by commas (default: all)"
+    )
     given = parser.parse_args(arguments)
 
     def run() -> None:

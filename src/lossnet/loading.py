@@ -70,8 +70,9 @@ class Loaded:
         parts = [train, valid, train.take([]) if test is None else test]
         task = Task.fit(parts, fitting, unlabelled)
         train, valid, test, *others = task.prepare(parts if unlabelled is None else [*parts, unlabelled])
-        rest = {"unlabelled": others[0] if others else None, "rules": tuple(rules)}
-        return cls(name, name, train, valid, test, task, split_name, **rest)
+        lack = others[0] if others else None
+        given = name, name, train, valid, test, task, split_name
+        return cls(*given, unlabelled=lack, rules=tuple(rules))
 
 
 def load(

@@ -577,9 +577,7 @@ def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     return torch.stack(path[::-1], 1)
 
 
-def chain_steps(
-    local: Tensor, transitions: Tensor, mask: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def chain_steps(local: Tensor, transitions: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield each token's scores, those of it and the token before, and its mask, but for the first token."""
     each = transitions.unbind(1) if transitions.dim() == 4 else [transitions] * (local.shape[1] - 1)
     return zip(local.unbind(1)[1:], each, mask.unbind(1)[1:], strict=True)

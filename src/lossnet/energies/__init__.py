@@ -37,6 +37,7 @@ from lossnet.energies.tag_rules import (
     spans_at_least,
     starts_with,
     suggests,
+    summed,
 )
 
 __all__ = [
@@ -74,5 +75,6 @@ __all__ = [
     "spans_at_least",
     "starts_with",
     "suggests",
+    "summed",
     "sums_to",
 ]

@@ -37,6 +37,7 @@ from torch.nn.functional import pad
 
 from lossnet.energies.rules import Rule
 from lossnet.spaces import Constraints, Tags
+from lossnet.trees import Tree
 
 __all__ = [
     "Chains",
@@ -56,6 +57,7 @@ __all__ = [
     "spans_at_least",
     "starts_with",
     "suggests",
+    "summed",
 ]
 
 #: one sign
@@ -99,6 +101,11 @@ class Chains:
 
     def __init__(self, local: Tensor, pairs: Tensor) -> None:
         self.local, self.pairs = local, pairs
+
+    @property
+    def most(self) -> float:
+        """The number of tokens and neighbours that can cost anything; of costs of 0 and 1, the highest sum."""
+        return float(self.local.amax(2).sum() + self.pairs.flatten(2).amax(2).sum())
 
     def __call__(self, y: Tensor) -> Tensor:
         """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``."""
@@ -145,15 +152,38 @@ def chains(rules: Sequence[ChainRule], facts: Any, like: Tensor, weighted: bool 
     return Chains(local.to(like.device), pairs.to(like.device))
 
 
-def breaks(facts: Any, length: int, pattern: str = SIGN) -> Tensor:
+def summed(rules: Sequence[Rule], x: Tree, facts: Any, like: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the sum of rules as a function of candidates, for outputs ``like`` ``(batch, *event)``.
+
+    What it needs of inputs and facts is computed once; hard rules about tokens are finite, see `chains`.
+
+    >>> from lossnet.energies import exactly
+    >>> of = summed([exactly(1, weight=2.0)], None, None, torch.zeros(1, 3))
+    >>> of(torch.tensor([[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]]))
+    tensor([[4., 0.]])
+    """
+    of_chain = [rule for rule in rules if isinstance(rule, ChainRule)]
+    parts = [rule.at(x, facts) for rule in rules if not isinstance(rule, ChainRule)]
+    if of_chain:
+        parts.append(chains(of_chain, facts, like))
+    return lambda y: sum((part(y) for part in parts), y.new_zeros(y.shape[:2]))
+
+
+def breaks(facts: Any, length: int, pattern: str = SIGN) -> Tensor | None:
     """Return where tokens follow one that matches, or begin a sentence, ``(batch, length)``.
+
+    Without tokens among the facts there is nothing to tell, and None is returned.
 
     >>> facts = {"tokens": TokenFacts((("A", ",", "B", "C"),), ("x",))}
     >>> breaks(facts, 5)
     tensor([[ True, False,  True, False, False]])
     """
+    if not hasattr(facts, "get") or "tokens" not in facts:
+        return None
     tokens = _tokens("breaks", facts)
-    rows = [torch.cat([torch.ones(1, dtype=torch.bool), _matches(pattern, text)[:-1]]) for text in tokens.texts]
+    rows = [
+        torch.cat([torch.ones(1, dtype=torch.bool), _matches(pattern, text)[:-1]]) for text in tokens.texts
+    ]
     return torch.stack([pad(row, (0, length - len(row))) for row in rows])
 
 

@@ -152,9 +152,10 @@ class Words(Input[Sentences, Sentences]):
             vectors = torch.from_numpy(self.vectors)
         else:
             vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
+        seen = role == "task" or settings.energy_words
         words = WordVectors(
-            vectors,
-            tuned=settings.tune_embeddings or self.vector_width is None,
+            vectors if seen else vectors[:, :0],
+            tuned=seen and (settings.tune_embeddings or self.vector_width is None),
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
             dropout=settings.word_dropout,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from lossnet.energies import ChainRule, Rule, listed
+from lossnet.energies import ChainRule, Rule, listed, summed
 from lossnet.energies.chain import marginals
 from lossnet.energies.tag_rules import breaks, chains
 from lossnet.inference import LocalSearch
@@ -93,18 +93,18 @@ class Rules(MeanTeacher):
         weights = self.space.log_terms(tempered.logits, batch.mask).weights
         real = weights.new_ones(weights.shape[:2]) > 0 if batch.mask is None else batch.mask > 0
         of_chain = [rule for rule in self.rules if isinstance(rule, ChainRule)]
-        others = [rule.at(batch.x, batch.facts) for rule in self.rules if not isinstance(rule, ChainRule)]
+        others = [rule for rule in self.rules if not isinstance(rule, ChainRule)]
         chain = chains(of_chain, batch.facts, weights)
         chain.local -= weights
         if not others:
             return marginals(-chain.local, -chain.pairs, real)
 
-        def objective(y: Tensor) -> Tensor:
-            return sum((other(y) for other in others), chain(y))
-
+        whole = summed(others, batch.x, batch.facts, weights)
         path = one_hot(best_path(-chain.local, -chain.pairs, real), weights.shape[2])
         start = path.to(weights.dtype) * real.unsqueeze(2)
-        found = self.search(objective, self.space, start, batch.mask, breaks(batch.facts, real.shape[1]))
+        found = self.search(
+            lambda y: chain(y) + whole(y), self.space, start, batch.mask, breaks(batch.facts, real.shape[1])
+        )
         possible = found.values.isfinite().unsqueeze(2)
         return torch.where(possible, found.best, tempered.relaxed)
 
@@ -119,9 +119,7 @@ class Rules(MeanTeacher):
 
     def penalties(self, batch: Batch, y: Tensor) -> Tensor:
         """Return the energy of candidates ``(batch, K)``; zeros where none of them is possible."""
-        total = y.new_zeros(y.shape[:2])
-        for rule in self.rules:
-            total = total + rule.at(batch.x, batch.facts)(y)
+        total = summed(self.rules, batch.x, batch.facts, y[:, 0])(y)
         return torch.where(total.isfinite().any(1, keepdim=True), total, 0)
 
 
