@@ -1,8 +1,8 @@
 """Fields of references from 5, 10 and 50 labels: UAI Table 4, with our split, inputs and rules.
 
-Every row is given the same: the labelled references of a draw, the others without labels, twenty references that
-choose epochs and settings, and our rules if it can use any.  Each has as many trials, at ten labels of two draws
-that the table does not use; the trial with the best mean accuracy on the twenty validation references counts.
+Every row is given the same: the labelled references of a draw, the others without labels, twenty references
+that choose epochs and settings, and our rules if it can use any.  Each has as many trials, at ten labels of two
+draws that the table does not use; the trial with the best mean accuracy on the twenty counts.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def chosen(results: Sequence[Mapping[str, Any]], title: str) -> int:
 
 
 def loaded(labelled: int, draw: int, data_dir: Path | None, further: int = 0) -> Loaded:
-    """References of which so many are labelled, by a draw, with the twenty that validate and those that test."""
+    """References of which so many are labelled, by a draw, and those that validate and test."""
     raw = read_raw(DATA, data_dir, progress=False)
     kept, others = keep_labels(raw.parts[0], labelled, draw)
     if further:
@@ -206,9 +206,8 @@ def _work(title: str, trial: int, labelled: int, draw: int, data_dir: Path | Non
     data = loaded(labelled, draw, data_dir, ROWS[title].further)
     if not METHODS[known["method"]].method.semi_supervised:
         data = dataclasses.replace(data, unlabelled=None)
-    run = Run(
-        DATA, known["method"], known["loss"], Settings(**known["settings"]), seed=draw, device="cpu", progress=False
-    )  # fmt: skip
+    names, settings = (known["method"], known["loss"]), Settings(**known["settings"])
+    run = Run(DATA, *names, settings, seed=draw, device="cpu", progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = fit(run, data)

@@ -251,7 +251,7 @@ def read(run: Run, data: Any = None) -> Loaded:
 
 
 def with_rules(run: Run, data: Loaded) -> Run:
-    """Return the run with the rules that a named data set brings, if it has none of its own and needs some."""
+    """Return the run with the rules that its data set brings, if it needs some and has none of its own."""
     method = settled(run)[0]
     if run.own.rules or not data.rules or method == AUTO or not METHODS[method].rules:
         return run

@@ -41,8 +41,8 @@ class Entry:
     ``files`` is one file, or a train, a valid and a test file; ``beside`` comes with them.  They are in a
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
     made by hand.  ``urls`` are where files can be downloaded, ``sha256`` the checksums of those we tested
-    with.  ``make`` builds a set that has no files; ``reader`` reads and splits files of a format of their own;
-    ``rules`` makes what is known of its outputs.
+    with.  ``make`` builds a set that has no files; ``reader`` reads and splits files in a format of their
+    own; ``rules`` makes what is known of its outputs.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
     (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lossnet.data.embeddings import Embeddings, find_spelling
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Column, Examples, Facts, Resident, Rows, Source, Target, row_numbers
+from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Target, row_numbers
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
@@ -321,7 +321,7 @@ class Sentences(_Tokens, Source):
 
 
 class SentenceFacts(Column):
-    """What rules read of sentences: the fact ``tokens``, beside other facts.  Facts without a name are ``facts``.
+    """What rules read of sentences: the fact ``tokens``, beside other facts, which are ``facts`` if unnamed.
 
     >>> facts = SentenceFacts((("Ann", "left"), ("So",)), ("N", "V"), Facts({"count": [1, 2]}))
     >>> told = facts.batch(np.array([1]))

@@ -40,14 +40,14 @@ from lossnet.spaces import Constraints, Tags
 from lossnet.trees import Tree
 
 __all__ = [
-    "Chains",
     "ChainRule",
+    "Chains",
     "TokenFacts",
     "at_most_one_of",
     "bio",
     "breaks",
-    "changes_after",
     "chains",
+    "changes_after",
     "forbids",
     "in_order",
     "needs",
@@ -104,7 +104,7 @@ class Chains:
 
     @property
     def most(self) -> float:
-        """The number of tokens and neighbours that can cost anything; of costs of 0 and 1, the highest sum."""
+        """The highest sum: of costs of 0 and 1, the number of tokens and neighbours that can cost anything."""
         return float(self.local.amax(2).sum() + self.pairs.flatten(2).amax(2).sum())
 
     def __call__(self, y: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class ChainRule(Rule):
     """A `Rule` about tokens and pairs of neighbours: ``Σ_t y_tᵀ c_t + Σ_t y_{t−1}ᵀ C_t y_t``.
 
     Args:
-        costs: maps a sentence's tokens and the names of tags to ``c`` and ``C``, either of them None for zero.
+        costs: maps a sentence's tokens and the names of tags to ``c`` and ``C``, or None in place of zeros.
         weight: what one unit costs, in nats.
         name: in results.
     """

@@ -13,7 +13,7 @@ from lossnet.spaces import Space
 
 @dataclass(frozen=True)
 class LocalSearch:
-    """Hill-climbing of a batch: of some random moves (`Space.moves`) each output takes the best, if it is better.
+    """Hill-climbing of a batch: of some random moves (`Space.moves`) each output takes the best one.
 
     It needs no gradient, so that an objective may be any function of whole outputs.
 

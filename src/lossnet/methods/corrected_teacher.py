@@ -1,4 +1,4 @@
-"""Mean teacher whose targets an energy corrects, one that sees what the task net does not look at alone (ours)."""
+"""Mean teacher whose targets an energy corrects (ours)."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from lossnet.spaces import Batch, Tags
 
 
 class GeneralizedExpectation(MeanTeacher):
-    """Cross-entropy on labels; elsewhere ``Σ_r w_r · n_r · KL(broken ‖ ρ_r)`` of rules about tokens and neighbours.
+    """Cross-entropy on labels; elsewhere ``Σ_r w_r · n_r · KL(broken ‖ ρ_r)`` of rules that are `ChainRule`.
 
-    ``ρ_r`` is the share of a batch's ``n_r`` tokens or pairs which a rule is about that are expected to break
-    it, under the student's own probabilities, and ``broken`` the share that should.  Tokens are independent
-    there, so that the expectation is exact; rules about whole fields have none, and are left out.  The
+    A rule is about ``n_r`` of a batch's tokens or pairs; ``ρ_r`` is the share of these that is expected to
+    break it, under the student's own probabilities, and ``broken`` the share that may.  Tokens are independent
+    there, so that the expectation is exact.  Rules about whole fields have none such, and are left out.  The
     averaged teacher predicts, and does nothing else.
 
     >>> from lossnet.energies import TokenFacts, suggests

@@ -1,7 +1,8 @@
-"""Rules as a reward: energies that learn how good an output is where there is no truth (Rooshenas et al. 2019).
+"""Rules as a reward: energies that learn how good outputs are where there is no truth.
 
-A reward is ``exp(−E(x, y) / scale)`` of the rules' energy, a score in [0, 1].  Where there are labels, the share
-of units that are right takes its place.  UAI Table 4 compares methods that learn from both.
+A reward is ``exp(−E(x, y) / scale)`` of the rules' energy, a score in [0, 1].  Where there are labels, the
+share of units that are right takes its place.  UAI Table 4 compares methods that learn from both, after
+Rooshenas et al. (2019).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SPENs that learn to rank outputs by reward: R-SPEN (Rooshenas et al. 2018), SG-SPEN (Rooshenas et al. 2019)."""
+"""SPENs that rank outputs as rewards do: R-SPEN and SG-SPEN (Rooshenas et al. 2018, 2019)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rank_violation(
 ) -> Tensor:
     """Return ``mean_k [R(y⁺) − R(y⁻) − E(y⁻) + E(y⁺)]₊``, ``(batch,)``; the reward ``R`` is minus penalties.
 
-    Pairs ``(batch, K, *event)`` of equal rewards, and those in the wrong order, count nothing: an energy is to
-    differ by as much as rewards do.
+    Energies are to differ by as much as rewards do.  Pairs ``(batch, K, *event)`` of equal rewards, and those
+    in the wrong order, count nothing.
 
     >>> better, worse = torch.ones(1, 1, 2), torch.zeros(1, 1, 2)
     >>> rank_violation(lambda y: 0.5 * y.sum(-1), lambda y: 3 - y.sum(-1), better, worse)
@@ -113,9 +113,9 @@ class RankSPEN(RewardSPEN):
 
 
 class SearchSPEN(RewardSPEN):
-    """SG-SPEN: a local search from the prediction finds an output of higher reward, which is to have less energy.
+    """SG-SPEN: what a local search from the prediction finds, by reward, is to have less energy than that.
 
-    Where there are labels, the truth is that output.
+    Where there are labels, the truth stands for what is found.
 
     >>> from lossnet import MultiLabel, energies, nets
     >>> energy = energies.Sum(nets.MLP(4, hidden=8, layers=1), energies.Local(8, labels=3))
