@@ -1,8 +1,8 @@
 """Fields of references from 5, 10 and 50 labels: UAI Table 4, with our split, inputs and rules.
 
 Every row is given the same: the labelled references of a draw, the others without labels, twenty references
-that choose epochs and settings, and our rules if it can use any.  Each has as many trials, at ten labels of two
-draws that the table does not use; the trial with the best mean accuracy on the twenty counts.
+that choose epochs and settings, and our rules if it can use any.  Each has as many trials, at ten labels of
+two draws that the table does not use; the trial with the best mean accuracy on the twenty counts.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def loaded(labelled: int, draw: int, data_dir: Path | None, further: int = 0) ->
 @cache
 def _fitting(data_dir: Path | None) -> Any:
     raw = read_raw(DATA, data_dir, progress=False)
-    return Words.fitting(raw.entry, [part.source for part in raw.parts], data_dir, None, None)
+    sources: Any = [part.source for part in raw.parts]
+    return Words.fitting(raw.entry, sources, data_dir, None, None)
 
 
 def _with_further(others: Examples, count: int, draw: int, data_dir: Path | None) -> Examples:

@@ -33,7 +33,8 @@ _PLACE = (
     r"(?:New York|San \w+|Los Angeles|Cambridge|Boston|Berlin|London|Paris|Amsterdam|Tokyo|Chicago|Seattle"
     r"|Pittsburgh|Princeton|Stanford|Palo Alto|Berkeley|Washington|Philadelphia|Edinburgh|Oxford|Toronto"
     r"|Montreal|Santa \w+|Vienna|Austin|USA|UK|Canada|Germany|France|Italy|Japan|Australia|Netherlands"
-    r"|England|California|Massachusetts|Texas|Pennsylvania|, (?:CA|MA|NY|NJ|PA|TX|IL|WA|DC|MD|CT|OR|AZ|FL|GA|MI|MN))"
+    r"|England"
+    r"|California|Massachusetts|Texas|Pennsylvania|, (?:CA|MA|NY|NJ|PA|TX|IL|WA|DC|MD|CT|OR|AZ|FL|GA|MI|MN))"
 )
 #: fields that are written in lower case nowhere but in a few words of their own
 _NAMES = ("author", "date", "pages", "volume", "location", "editor")

@@ -323,6 +323,7 @@ class Sentences(_Tokens, Source):
 class SentenceFacts(Column):
     """What rules read of sentences: the fact ``tokens``, beside other facts, which are ``facts`` if unnamed.
 
+    >>> from lossnet.data import Facts
     >>> facts = SentenceFacts((("Ann", "left"), ("So",)), ("N", "V"), Facts({"count": [1, 2]}))
     >>> told = facts.batch(np.array([1]))
     >>> told["tokens"].texts, told["count"]

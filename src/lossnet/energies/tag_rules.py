@@ -104,7 +104,7 @@ class Chains:
 
     @property
     def most(self) -> float:
-        """The highest sum: of costs of 0 and 1, the number of tokens and neighbours that can cost anything."""
+        """The sum of the highest costs: of 0 and 1, how many tokens and neighbours can cost anything."""
         return float(self.local.amax(2).sum() + self.pairs.flatten(2).amax(2).sum())
 
     def __call__(self, y: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ class GeneralizedExpectation(MeanTeacher):
     """Cross-entropy on labels; elsewhere ``Σ_r w_r · n_r · KL(broken ‖ ρ_r)`` of rules that are `ChainRule`.
 
     A rule is about ``n_r`` of a batch's tokens or pairs; ``ρ_r`` is the share of these that is expected to
-    break it, under the student's own probabilities, and ``broken`` the share that may.  Tokens are independent
-    there, so that the expectation is exact.  Rules about whole fields have none such, and are left out.  The
-    averaged teacher predicts, and does nothing else.
+    break it, under the student's own probabilities, and ``broken`` the share that may.  Tokens are
+    independent there, so that the expectation is exact.  Rules about whole fields have none such, and are
+    left out.  The averaged teacher predicts, and does nothing else.
 
     >>> from lossnet.energies import TokenFacts, suggests
     >>> from lossnet.nets import BiLSTM, Tagger, WordVectors
