@@ -1,4 +1,4 @@
-"""Rules about tags: each word of the vocabulary against a loop over all sequences, costs of chains, errors."""
+"""Rules about tags: each word of the vocabulary against a loop over all sequences, chains, errors."""
 
 import itertools
 import math
@@ -111,9 +111,7 @@ def test_every_word_against_all_sequences(case):
         for place, tags in enumerate(SEQUENCES):
             y[row, place, : len(text)] = one_hot(torch.tensor(tags[: len(text)]), 3)
     given = rule.at(None, FACTS)(y)
-    wanted = [
-        [float(penalty(text, tags[: len(text)])) for tags in SEQUENCES] for text in TEXTS
-    ]
+    wanted = [[float(penalty(text, tags[: len(text)])) for tags in SEQUENCES] for text in TEXTS]
     assert given.tolist() == wanted
     assert given.any(), "a rule that nothing breaks shows nothing"
 
@@ -182,7 +180,9 @@ def test_costs_that_differ_from_pair_to_pair_are_summed_and_maximised_exactly(ch
         assert tuple(paths[row, : len(best)].tolist()) == best
         scores = torch.stack([score for _, score in scored])
         torch.testing.assert_close(total[row], scores.logsumexp(0))
-        mean = sum(p * one_hot(torch.tensor(tags), 3) for p, (tags, _) in zip(scores.softmax(0), scored, strict=True))
+        mean = sum(
+            p * one_hot(torch.tensor(tags), 3) for p, (tags, _) in zip(scores.softmax(0), scored, strict=True)
+        )
         torch.testing.assert_close(chances[row, : len(best)], mean)
     assert not chances[1, 3].any()
 

@@ -47,8 +47,6 @@ def read_citations(paths: Sequence[AnyPath]) -> tuple[TaggedSentences, Split]:
         tokens.append(tuple(word for _, words in fields for word in words))
         tags.append(tuple(name for name, words in fields for _ in words))
         line += reference.count("\n")
-    if not tokens:
-        raise DataError(f"it has no {_REFERENCE}, which begins each reference", path)
     return TaggedSentences(tuple(tokens), tuple(tags), segments=True), _split(len(tokens))
 
 

@@ -109,10 +109,10 @@ class Chains:
 
     def __call__(self, y: Tensor) -> Tensor:
         """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``."""
-        alone = torch.einsum("bktl,btl->bk", y, self.local)
+        alone = torch.einsum("bktl,btl->bk", y, self.local.to(y.dtype))
         if not self.pairs.any():
             return alone
-        before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs)
+        before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
         return alone + (before * y[:, :, 1:]).sum((2, 3))
 
 
