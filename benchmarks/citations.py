@@ -95,7 +95,15 @@ ROWS = {
     "corrected mean teacher": Row(
         "corrected-teacher", ({}, {"correction": 1.0}, {"correction": 0.25}, {"unlabelled_weight": 3.0})
     ),
-    "rules": Row("rules", ({}, {"teacher_power": 0.3}, {"teacher_power": 0.03}, {"unlabelled_weight": 3.0})),
+    "rules": Row(
+        "rules",
+        (
+            {"teacher_power": 0.1},
+            {"teacher_power": 0.3},
+            {},
+            {"teacher_power": 0.1, "unlabelled_weight": 3.0},
+        ),
+    ),
     "rules and UMass": Row("rules", ({"epochs": 8},), further=FURTHER, like="rules"),
 }
 
@@ -122,9 +130,9 @@ def run(output: Path, seeds: int, data_dir: Path | None, jobs: int, titles: Sequ
 
 
 def chosen(results: Sequence[Mapping[str, Any]], title: str) -> int:
-    """The trial with the best mean accuracy on validation references, the first of equal ones."""
+    """The trial with the best mean accuracy on validation references; the first one until all have been made."""
     means = _trial_means(results, title)
-    return max(range(len(ROWS[title].trials)), key=lambda trial: (means[trial], -trial))
+    return 0 if None in means else max(range(len(means)), key=lambda trial: (means[trial], -trial))
 
 
 def loaded(labelled: int, draw: int, data_dir: Path | None, further: int = 0) -> Loaded:
@@ -242,8 +250,8 @@ def rows_of(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         cells = []
         for labelled in LABELLED:
             metrics = [one["metrics"]["test"] for one in mine if one["labelled"] == labelled]
-            pair = [spread([100 * one[name] for one in metrics]) for name in ("accuracy", "span_f1")]
-            cells.append(" / ".join(pair) if metrics else "")
+            values = ([100 * one[name] for one in metrics] for name in ("accuracy", "span_f1"))
+            cells.append(" / ".join(map(spread, values)) if metrics else "")
         if any(cells):
             seconds = f"{statistics.mean(one['seconds'] for one in mine):.0f}"
             draws = ", ".join(map(str, sorted({one["seed"] for one in mine})))
@@ -260,7 +268,7 @@ def trials_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Every row's trials: what they change, and the accuracy on validation references that chose."""
     rows = []
     for title, row in ROWS.items():
-        if row.like or not _of(results, title):
+        if row.like or None in _trial_means(results, title):
             continue
         means, best = _trial_means(results, title), chosen(results, title)
         for trial, changes in enumerate(row.trials):
@@ -274,9 +282,11 @@ def _of(results: Sequence[Mapping[str, Any]], title: str) -> list[Mapping[str, A
     return [one for one in results if one["title"] == title]
 
 
-def _trial_means(results: Sequence[Mapping[str, Any]], title: str) -> list[float]:
+def _trial_means(results: Sequence[Mapping[str, Any]], title: str) -> list[Any]:
+    """Mean accuracies of a row's trials, None where a draw is missing."""
     mine = [one for one in _of(results, title) if one["seed"] in TRIAL_DRAWS]
-    return [
-        statistics.mean(100 * one["metrics"]["valid"]["accuracy"] for one in mine if one["trial"] == trial)
+    values = [
+        [100 * one["metrics"]["valid"]["accuracy"] for one in mine if one["trial"] == trial]
         for trial in range(len(ROWS[title].trials))
     ]
+    return [statistics.mean(each) if len(each) == len(TRIAL_DRAWS) else None for each in values]
