@@ -130,7 +130,7 @@ def run(output: Path, seeds: int, data_dir: Path | None, jobs: int, titles: Sequ
 
 
 def chosen(results: Sequence[Mapping[str, Any]], title: str) -> int:
-    """The trial with the best mean accuracy on validation references; the first one until all have been made."""
+    """The trial with the best mean accuracy on validation references; the first until all have been made."""
     means = _trial_means(results, title)
     return 0 if None in means else max(range(len(means)), key=lambda trial: (means[trial], -trial))
 
@@ -190,20 +190,29 @@ def _known(title: str, trial: int, labelled: int, draw: int) -> dict[str, Any]:
     changes = {**like, **row.trials[0 if row.like else trial]}
     settings = {**recipe_settings(DATA, row.method, default_loss(row.method)), **changes}
     whole = dataclasses.asdict(Settings(**settings))
+    shown = f"{title}, trial {trial + 1}" if draw in TRIAL_DRAWS else title
     return {
-        "dataset": DATA, "title": title, "trial": trial, "labelled": labelled, "seed": draw,
-        "method": row.method, "loss": default_loss(row.method), "further": row.further, "settings": whole,
-    }  # fmt: skip
+        "dataset": f"{DATA}, {labelled} labels",
+        "title": shown,
+        "row": title,
+        "trial": trial,
+        "labelled": labelled,
+        "seed": draw,
+        "method": row.method,
+        "loss": default_loss(row.method),
+        "further": row.further,
+        "settings": whole,
+    }
 
 
 def _task_of(result: Mapping[str, Any]) -> Task:
-    return result["title"], result["trial"], result["labelled"], result["seed"]
+    return result["row"], result["trial"], result["labelled"], result["seed"]
 
 
 def _is_current(result: Mapping[str, Any]) -> bool:
     """Whether a result is of a row, trial and settings that there are now; settings may have been added."""
-    row = ROWS.get(result["title"])
-    if row is None or result["trial"] >= len(ROWS[row.like or result["title"]].trials):
+    row = ROWS.get(result["row"])
+    if row is None or result["trial"] >= len(ROWS[row.like or result["row"]].trials):
         return False
     known = _known(*_task_of(result))
     return all(value == known["settings"].get(name, value) for name, value in result["settings"].items())
@@ -232,14 +241,7 @@ def _work(title: str, trial: int, labelled: int, draw: int, data_dir: Path | Non
 
 # ---------------------------------------------------------------- tables
 
-HEADING = (
-    "data",
-    "method",
-    *(f"{labelled} labels" for labelled in LABELLED),
-    "seconds",
-    "draws",
-    "published",
-)
+HEADING = ("data", "method", *(f"{labelled} labels" for labelled in LABELLED), "seconds", "published")
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -247,16 +249,25 @@ def rows_of(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = []
     for title, row in ROWS.items():
         mine = [one for one in _of(results, title) if one["seed"] not in TRIAL_DRAWS]
-        cells = []
-        for labelled in LABELLED:
-            metrics = [one["metrics"]["test"] for one in mine if one["labelled"] == labelled]
-            values = ([100 * one[name] for one in metrics] for name in ("accuracy", "span_f1"))
-            cells.append(" / ".join(map(spread, values)) if metrics else "")
+        cells = [_cell([one for one in mine if one["labelled"] == labelled]) for labelled in LABELLED]
         if any(cells):
             seconds = f"{statistics.mean(one['seconds'] for one in mine):.0f}"
-            draws = ", ".join(map(str, sorted({one["seed"] for one in mine})))
-            rows.append([DATA, title, *cells, seconds, draws, " / ".join(row.published).strip(" /")])
+            rows.append([DATA, title, *cells, seconds, " / ".join(row.published).strip(" /")])
     return rows
+
+
+def _cell(mine: Sequence[Mapping[str, Any]]) -> str:
+    """Both metrics, and the draws where they are not the five that they are to be."""
+    if not mine:
+        return ""
+    values = ([100 * one["metrics"]["test"][name] for one in mine] for name in ("accuracy", "span_f1"))
+    draws = sorted(one["seed"] for one in mine)
+    text = " / ".join(spread(each) if len(each) > 1 else f"{each[0]:.2f}" for each in values)
+    return (
+        text
+        if draws == list(range(5))
+        else f"{text} (draw{'s' * (len(draws) > 1)} {', '.join(map(str, draws))})"
+    )
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -279,7 +290,7 @@ def trials_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _of(results: Sequence[Mapping[str, Any]], title: str) -> list[Mapping[str, Any]]:
     """The results of a row."""
-    return [one for one in results if one["title"] == title]
+    return [one for one in results if one["row"] == title]
 
 
 def _trial_means(results: Sequence[Mapping[str, Any]], title: str) -> list[Any]:
