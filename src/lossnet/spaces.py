@@ -470,7 +470,7 @@ class Tags(Space):
         tensor([[[0, 0, 1, 1, 0, 0],
                  [0, 0, 0, 0, 0, 0]]])
         """
-        begins = torch.ones_like(y[..., 0], dtype=torch.bool) if breaks is None else breaks
+        begins = torch.ones_like(y[..., 0], dtype=torch.bool) if breaks is None else breaks.to(y.device)
         real = y.sum(-1) > 0 if mask is None else mask > 0
         chunk = (begins & real).cumsum(1)  # from 1 on
         shape, device = (len(y), count), y.device
