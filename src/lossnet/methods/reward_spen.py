@@ -38,6 +38,9 @@ def rank_violation(
 class RewardSPEN(Rewarded, SPEN):
     """Base class of SPENs that compare pairs of outputs; the local term is first trained on labels."""
 
+    #: of the loss on inputs without labels
+    weight = 1.0
+
     def updates(self, batch: Batch) -> Iterator[Update]:
         energy = self.energy.at(batch.x, batch.facts)
         loss = batch.mean(
@@ -56,8 +59,6 @@ class RewardSPEN(Rewarded, SPEN):
         with self.energy.frozen():
             better, worse = self.pairs(batch, energy, penalties, start, truth)
         return rank_violation(energy, penalties, better, worse)
-
-    weight = 1.0
 
     @abstractmethod
     def pairs(
