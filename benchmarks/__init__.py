@@ -2,6 +2,7 @@
 
 =================  =====================================================================================
 ``auto``           the default, beside each method that it chooses from, on seven sets
+``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``energies``       ways in which an energy could teach more, each beside its control, on five sets
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory

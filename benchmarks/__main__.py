@@ -11,6 +11,7 @@ from pathlib import Path
 import benchmarks
 from benchmarks import (
     auto,
+    citations,
     digits,
     energies,
     hypergradient,
@@ -53,6 +54,13 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
 }
 #: measurements, each with the options that it takes
 _OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
+    "citations": lambda given: citations.run(
+        given.output,
+        given.seeds,
+        given.data_dir,
+        given.jobs,
+        given.methods.split(",") if given.methods else (),
+    ),
     "digits": lambda given: digits.run(given.output, given.seeds, given.device, given.jobs),
     "hypergradient": lambda given: hypergradient.run(given.output, given.data_dir, given.device),
     "overhead": lambda given: overhead.run(given.output, given.data_dir),
@@ -88,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="where data sets are")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto (default)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--methods", help="those of 'small', separated by commas (default: all)")
+    parser.add_argument(
+        "--methods", help="those of 'small' or 'citations', separated by commas (default: all)"
+    )
     given = parser.parse_args(arguments)
 
     def run() -> None:

@@ -40,6 +40,12 @@ CLASSES = {
     ("pseudo-labels", "none"): methods.PseudoLabels,
     ("mean-teacher", "none"): methods.MeanTeacher,
     ("rules", "semantic"): methods.Rules,
+    ("corrected-teacher", "nce"): methods.CorrectedTeacher,
+    ("r-spen", "margin"): methods.RankSPEN,
+    ("sg-spen", "margin"): methods.SearchSPEN,
+    ("reward-dvn", "regression"): methods.RewardDVN,
+    ("reward-seal", "regression"): methods.RewardSEAL,
+    ("reward-implicit", "nce"): methods.RewardImplicit,
 }
 
 
@@ -54,7 +60,7 @@ def test_names_mean_classes(names, kind):
 
 
 def test_every_method_has_a_class_and_a_line():
-    assert {method for method, _ in CLASSES} | {"crf"} == set(METHODS)  # that one is for tags
+    assert {method for method, _ in CLASSES} | {"crf", "expectation"} == set(METHODS)  # those are for tags
     assert all(spec.summary and spec.losses for spec in METHODS.values())
     assert all(METHODS[method].method is kind for (method, _), kind in CLASSES.items())
 
@@ -89,7 +95,7 @@ def test_what_suits_what():
     }
     for loss in ("asymmetric", "dice", "lovasz"):
         assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
-    assert kinds.pop(("crf", "likelihood")) == ["tags"]
+    assert kinds.pop(("crf", "likelihood")) == kinds.pop(("expectation", "none")) == ["tags"]
     assert kinds.pop(("stack", "none")) == ["labels"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from lossnet.energies import LabelInteraction, Local, Sum
-from lossnet.inference import GradientInference
+from lossnet.inference import GradientInference, LocalSearch
 from lossnet.losses import Regression
 from lossnet.nets import MLP
 from lossnet.scores import Hamming
@@ -387,3 +387,63 @@ def test_steps_do_not_chain_into_one_growing_graph(update):
 
     GradientInference(5, update=update)(objective, SPACE, torch.zeros(2, 4))
     assert all(leaves)
+
+
+# ---------------------------------------------------------------- local search
+
+
+def distance(goal):
+    return lambda y: (y - goal.unsqueeze(1)).abs().flatten(2).sum(-1)
+
+
+@pytest.mark.parametrize("space", [MultiLabel(6), Tags(3), Mask()])
+def test_local_search_finds_a_goal_and_never_worsens(space):
+    torch.manual_seed(0)
+    shape = {"MultiLabel": (4, 6), "Tags": (4, 5, 3), "Mask": (4, 3, 4)}[type(space).__name__]
+    start, goal = (space.decode(space.relax(torch.randn(shape))) for _ in range(2))
+    few = LocalSearch(rounds=2, moves=4)(distance(goal), space, start)
+    assert (few.values <= distance(goal)(start.unsqueeze(1))).all()
+    found = LocalSearch(rounds=80, moves=64)(distance(goal), space, start)
+    assert torch.equal(found.best, goal)
+    assert not found.values.any()
+    torch.testing.assert_close(few.values, distance(goal)(few.outputs))
+
+
+def test_moves_of_tags_set_neighbouring_chunks_to_one_tag():
+    torch.manual_seed(0)
+    space, breaks = Tags(3), torch.tensor([[True, False, True, True, False, False]]).repeat(2, 1)
+    mask = torch.ones(2, 6)
+    mask[1, 4:] = 0
+    y = torch.nn.functional.one_hot(torch.randint(3, (2, 6)), 3) * mask.unsqueeze(2)
+    moved = space.moves(y, 300, mask, breaks)
+    assert torch.equal(moved.sum(-1), mask.unsqueeze(1).expand(-1, 300, -1))
+    chunk = breaks.cumsum(1)
+    seen = set()
+    for row in range(2):
+        for candidate in moved[row]:
+            places = (candidate != y[row]).any(-1).nonzero().flatten().tolist()
+            if places:
+                tags = {int(candidate[place].argmax()) for place in places}
+                assert len(tags) == 1
+                first, last = chunk[row, places[0]], chunk[row, places[-1]]
+                inside = (chunk[row] >= first) & (chunk[row] <= last) & (mask[row] > 0)
+                assert {int(tag) for tag in candidate[inside].argmax(-1)} == tags
+                seen.add((row, int(first), int(last)))
+    assert len(seen) > 8
+
+
+def test_moves_of_sets_flip_one_label_or_swap_two():
+    torch.manual_seed(0)
+    y = torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0]])
+    moved = MultiLabel(5).moves(y, 200)[0]
+    changes = (moved != y).sum(1)
+    assert (changes[::2] == 1).all()
+    assert set(changes[1::2].tolist()) == {0, 2}
+    assert (moved[1::2].sum(1) == 2).all()
+
+
+def test_a_space_that_has_no_moves_says_so():
+    from lossnet.spaces import Space
+
+    with pytest.raises(NotImplementedError, match="define `moves`"):
+        Space.moves(Tags(3), torch.zeros(1, 2, 3), 4)

@@ -219,6 +219,7 @@ ALONE = {
     "pseudo-labels",
     "mean-teacher",
     "rules",
+    "expectation",
 }  # without an energy beside them
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import (
     auto,
+    citations,
     digits,
     hypergradient,
     implicit,
@@ -153,6 +154,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "auto": lambda: markdown(*auto.compare(_lines("auto"))),
     "auto / regret": lambda: markdown(*auto.regret(_lines("auto"))),
     "auto / members": lambda: markdown(*auto.summarise(_lines("auto"))),
+    "citations": lambda: citations.table(_lines("citations")),
+    "citations / trials": lambda: citations.trials_table(_lines("citations")),
     "digits / completion": partial(_table, "digits", digits.CELLS, digits.COLUMNS, "seconds"),
     "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
     "digits / gains": _gains_on_digits,

@@ -15,6 +15,7 @@ from lossnet.data.readers import read_frame
 from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
 from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.data.tables import Origin
+from lossnet.energies import Rule
 from lossnet.inputs import Fitting, Input
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
@@ -31,7 +32,7 @@ class Loaded:
     The ``task`` holds what was fitted.  ``coverage`` says how much of the text each table of word vectors
     covers.  The ``digest`` is a hash of what was read; it is empty for data from elsewhere.  ``origin`` has
     the columns of a table, used and dropped.  Training instances without labels are ``unlabelled``, apart
-    from the others, for methods that learn from both.
+    from the others, for methods that learn from both, and ``rules`` what is known of their outputs.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Loaded:
     digest: str = ""
     origin: Origin | None = None
     unlabelled: Examples | None = None
+    rules: tuple[Rule, ...] = ()
 
     @classmethod
     def from_parts(
@@ -56,6 +58,7 @@ class Loaded:
         name: str = "arrays",
         split_name: str = "given",
         unlabelled: Examples | None = None,
+        rules: Sequence[Rule] = (),
     ) -> Loaded:
         """Return data that are in memory, prepared by what is fitted on the training part.
 
@@ -67,7 +70,9 @@ class Loaded:
         parts = [train, valid, train.take([]) if test is None else test]
         task = Task.fit(parts, fitting, unlabelled)
         train, valid, test, *others = task.prepare(parts if unlabelled is None else [*parts, unlabelled])
-        return cls(name, name, train, valid, test, task, split_name, unlabelled=others[0] if others else None)
+        lack = others[0] if others else None
+        given = name, name, train, valid, test, task, split_name
+        return cls(*given, unlabelled=lack, rules=tuple(rules))
 
 
 def load(
@@ -178,6 +183,7 @@ def load(
         content,
         raw.origin,
         rest[0] if rest else None,
+        known.rules(),
     )
 
 

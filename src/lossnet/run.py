@@ -160,6 +160,7 @@ def carry_out(run: Run, data: Any = None) -> tuple[dict[str, Any], Model, Loaded
         run = dataclasses.replace(run, device=processes.device, progress=run.progress and processes.first)
         follow = None if run.track is None or not processes.first else tracker(run.track, output)
         loaded = read(run, data)
+        run = with_rules(run, loaded)
         fitted = fit(run, loaded, follow=follow, processes=processes)
         return finish(run, loaded, fitted, processes), fitted.model, loaded
 
@@ -249,6 +250,14 @@ def read(run: Run, data: Any = None) -> Loaded:
     )
 
 
+def with_rules(run: Run, data: Loaded) -> Run:
+    """Return the run with the rules that its data set brings, if it needs some and has none of its own."""
+    method = settled(run)[0]
+    if run.own.rules or not data.rules or method == AUTO or not METHODS[method].rules:
+        return run
+    return dataclasses.replace(run, own=dataclasses.replace(run.own, rules=data.rules))
+
+
 def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None = None) -> dict[str, Any]:
     """Write the results of a trained run to ``run.output`` and return the content of ``result.json``."""
     output = None if run.output is None else Path(run.output)
@@ -327,6 +336,7 @@ def fit(
     is told of the run, and ``processes`` train together.
     """
     data.task.output.check_goal(run.goal)
+    run = with_rules(run, data)
     if settled(run)[0] == AUTO:
         if follow is not None or (processes or Processes()).count > 1:
             what = "method auto trains several methods, alone and untracked"
@@ -361,9 +371,9 @@ def fit(
 
 def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:
     """Return labelled instances beside those without labels, of which the method learns too."""
-    method = model.names[0]
-    if method == "rules" and not model.task.own.rules:
-        raise ValueError("method rules needs rules: give some, or use mean-teacher (method=, --method)")
+    method, rules = model.names[0], model.task.own.rules
+    if METHODS[method].rules and not rules:
+        raise ValueError(f"method {method} needs rules: give some, or use mean-teacher (method=, --method)")
     if data.unlabelled is None:
         what = f"method {method} learns from instances without labels, and there are none"
         warn(
@@ -373,7 +383,8 @@ def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) ->
         return train
     if model.task.views(model.settings) is not None:
         raise ValueError(f"method {method} sees images as a whole: leave crop, flips and distortions out")
-    return WithUnlabelled(train, data.unlabelled.on(device))
+    unlabelled = model.task.for_rules(data.unlabelled) if rules else data.unlabelled
+    return WithUnlabelled(train, unlabelled.on(device))
 
 
 def measure(model: Model, data: Loaded, trainer: Trainer, history: list[dict[str, Any]]) -> Fitted:

@@ -305,14 +305,19 @@ class LabelMeter(Meter):
 class TagMeter(Meter):
     """Metrics of one-hot tags ``(instances, length, tags)``: accuracy and, with ``names``, those of spans.
 
+    Where names mark no spans, each run of one tag counts as a span, and accuracy comes first.
+
     >>> meter = TagMeter()
     >>> meter.measure(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
     {'accuracy': 0.5}
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        self.metrics = (SPAN_F1, ACCURACY, PRECISION, RECALL) if names else (ACCURACY,)
-        self._names = names
+        marked = any(name.startswith(("B-", "I-", "S-")) for name in names)
+        self.metrics = (SPAN_F1, ACCURACY, PRECISION, RECALL) if marked else (ACCURACY,)
+        if names and not marked:
+            self.metrics = (ACCURACY, SPAN_F1, PRECISION, RECALL)
+        self._names = names if marked else [f"I-{name}" for name in names]
         self._right = self._tokens = 0
         self._spans = Counter[str]()
 

@@ -211,6 +211,12 @@ class Settings:
         ">= 0, <= 1",
         search=(0.1, 1.0),
     )
+    correction: float = _method(
+        0.5, "η, how far an energy moves the teacher's logits", ">= 0", search=(0.1, 2.0)
+    )
+    reward_scale: float = _method(
+        5.0, "the penalty, in nats, at which a reward has fallen to 1/e", "> 0", search=(1.0, 20.0)
+    )
     input_noise: float = _method(
         0.05,
         "deviation of Gaussian noise on the inputs that a teacher's student sees",
@@ -265,6 +271,12 @@ class Settings:
         "list, separated by commas; the data set's first by default",
     )
     tune_embeddings: bool = _words(False, "whether training changes pretrained word vectors")
+    energy_words: bool = _words(
+        True, "whether an energy sees words, or only what is known of tokens beside them"
+    )
+    word_dropout: float = _words(
+        0.0, "the chance that training sees what is known of a token, but not its word", ">= 0, < 1"
+    )
 
     def __post_init__(self) -> None:
         for name, about in all_settings().items():

@@ -48,6 +48,7 @@ __all__ = [
     "Tags",
     "Weights",
     "best_path",
+    "chain_steps",
     "mean",
 ]
 
@@ -202,6 +203,13 @@ class Space(ABC):
     def zeros(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         """Return an all-zero output for each input (of a tree, its first tensor), ``(batch, *event)``."""
 
+    def moves(
+        self, y: Tensor, count: int, mask: Tensor | None = None, breaks: Tensor | None = None
+    ) -> Tensor:
+        """Return random neighbours of discrete outputs ``(batch, *event)``, ``(batch, count, *event)``."""
+        what = f"{type(self).__name__} does not say how to change an output a little"
+        raise NotImplementedError(f"{what}; define `moves` to search for outputs")
+
     def gaussian(self, like: Tensor) -> Tensor:
         """Return standard normal noise of that shape, with or without candidate axis; units independent."""
         return torch.randn_like(like)
@@ -241,6 +249,19 @@ class _Binary(Space):
 
     def decode(self, relaxed: Tensor) -> Tensor:
         return (relaxed >= 0.5).to(relaxed.dtype)
+
+    def moves(
+        self, y: Tensor, count: int, mask: Tensor | None = None, breaks: Tensor | None = None
+    ) -> Tensor:
+        """Flip a unit or, in every second neighbour, swap two; ``breaks`` mean nothing here."""
+        flat = y.flatten(1).unsqueeze(1).repeat(1, count, 1)
+        places = torch.randint(flat.shape[2], (*flat.shape[:2], 2), device=y.device)
+        values = flat.gather(2, places)
+        first, second = places.split(1, 2)
+        flat[:, ::2].scatter_(2, first[:, ::2], 1 - values[:, ::2, :1])
+        flat[:, 1::2].scatter_(2, first[:, 1::2], values[:, 1::2, 1:])
+        flat[:, 1::2].scatter_(2, second[:, 1::2], values[:, 1::2, :1])
+        return self._masked(flat.reshape(len(y), count, *y.shape[1:]), mask)
 
 
 @dataclass(frozen=True)
@@ -437,6 +458,29 @@ class Tags(Space):
         # padding stays zero
         return F.one_hot(best, self.tags).to(relaxed.dtype) * real.unsqueeze(-1)
 
+    def moves(
+        self, y: Tensor, count: int, mask: Tensor | None = None, breaks: Tensor | None = None
+    ) -> Tensor:
+        """Give one to four neighbouring chunks one tag; chunks begin at ``breaks`` ``(batch, length)``.
+
+        Without ``breaks`` each token is a chunk.
+
+        >>> y = F.one_hot(torch.zeros(1, 6, dtype=torch.long), 3).float()
+        >>> torch.manual_seed(2) and Tags(3).moves(y, 2).argmax(-1)
+        tensor([[[0, 0, 1, 1, 0, 0],
+                 [0, 0, 0, 0, 0, 0]]])
+        """
+        begins = torch.ones_like(y[..., 0], dtype=torch.bool) if breaks is None else breaks.to(y.device)
+        real = y.sum(-1) > 0 if mask is None else mask > 0
+        chunk = (begins & real).cumsum(1)  # from 1 on
+        shape, device = (len(y), count), y.device
+        first = 1 + (torch.rand(shape, device=device) * chunk.amax(1, keepdim=True)).long()
+        last = first + torch.randint(4, shape, device=device)
+        tag = F.one_hot(torch.randint(self.tags, shape, device=device), self.tags).to(y.dtype)
+        chunk = chunk.unsqueeze(1)
+        chosen = (chunk >= first.unsqueeze(2)) & (chunk <= last.unsqueeze(2)) & real.unsqueeze(1)
+        return torch.where(chosen.unsqueeze(3), tag.unsqueeze(2), y.unsqueeze(1))
+
     def constraints(self, device: torch.device | str = "cpu") -> Constraints | None:
         """Return what the names' scheme allows, on a device; None if it allows everything.
 
@@ -514,22 +558,29 @@ def _constraints(names: tuple[str, ...], device: torch.device) -> Constraints | 
 def best_path(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     """Return the tags ``(batch, length)`` with the highest sum of scores, by Viterbi's algorithm.
 
-    ``local`` ``(batch, length, tags)`` scores tags, ``transitions`` ``(tags, tags)`` neighbours.  Where
-    ``mask`` ``(batch, length)`` ends, the last tag is repeated.
+    ``local`` ``(batch, length, tags)`` scores tags, ``transitions`` neighbours: ``([batch,] tags, tags)``, or
+    each pair of them by scores of its own, ``(batch, length − 1, tags, tags)``.  Where ``mask``
+    ``(batch, length)`` ends, the last tag is repeated.
 
     >>> best_path(torch.tensor([[[1.0, 0.0], [0.0, 0.5]]]), torch.eye(2), torch.ones(1, 2) > 0)
     tensor([[0, 0]])
     """
     best, sources = local[:, 0], []
     stay = torch.arange(local.shape[2], device=local.device).expand_as(best)
-    for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
-        longer, source = (best.unsqueeze(2) + transitions).max(1)
+    for scores, pairs, real in chain_steps(local, transitions, mask):
+        longer, source = (best.unsqueeze(2) + pairs).max(1)
         best = torch.where(real.unsqueeze(1), longer + scores, best)
         sources.append(torch.where(real.unsqueeze(1), source, stay))
     path = [best.argmax(1)]
     for source in reversed(sources):
         path.append(source.gather(1, path[-1].unsqueeze(1)).squeeze(1))
     return torch.stack(path[::-1], 1)
+
+
+def chain_steps(local: Tensor, transitions: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield each token's scores, those of it and the token before, and its mask, but for the first token."""
+    each = transitions.unbind(1) if transitions.dim() == 4 else [transitions] * (local.shape[1] - 1)
+    return zip(local.unbind(1)[1:], each, mask.unbind(1)[1:], strict=True)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,11 @@ class Task:
         """Whether outputs have the inputs' units; labels of a whole sentence have not."""
         return self.output.level != "instance"
 
+    def for_rules(self, data: Examples) -> Examples:
+        """Return prepared data whose facts are all that rules read, such as the tokens of sentences."""
+        names = getattr(self.output, "names", ())
+        return data.with_facts(self.input.told(data.source, names, data.facts))
+
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""
         target = data.target is None or self.output.matches(data.target)

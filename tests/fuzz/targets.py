@@ -44,6 +44,7 @@ from lossnet.data import (
     read_sentences,
     stream_inputs,
 )
+from lossnet.data.citations import read_citations
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
@@ -243,6 +244,13 @@ READERS = {
                 lambda path: list(stream_columns(path)),
             ],
         ),
+    ),
+    "citations": Target(
+        [
+            b"<NEWREFERENCE>\n<author> A. Cau. </author> <title> Of art. </title>\n<date> 1992. </date>\n",
+            "<NEWREFERENCE>\n<title> Größe </title>\n\n<NEWREFERENCE>\n<pages> 1-2 </pages>".encode(),
+        ],
+        file("references.txt", [lambda path: read_citations([path])]),
     ),
     "clusters": Target(
         [b"0010\t<@MENTION>\t9\n0100\tthe\t8\n01\t<URL-a.b>\t7\n"], file("paths.txt", [read_clusters])

@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from lossnet.data import Facts, MultiLabelData, WithUnlabelled
-from lossnet.energies import at_most, exactly, implies, rule, sums_to
+from lossnet.energies import (
+    TokenFacts,
+    at_most,
+    changes_after,
+    exactly,
+    implies,
+    never_begins,
+    occurs,
+    once,
+    rule,
+    suggests,
+    sums_to,
+)
+from lossnet.inference import LocalSearch
 from lossnet.methods import CrossEntropy, MeanTeacher, PseudoLabels, Rules
 from lossnet.nets import MLP
 from lossnet.settings import Settings
@@ -152,8 +166,8 @@ def test_an_instance_that_no_candidate_fits_teaches_as_without_rules():
     torch.testing.assert_close(target[1], pairs.target(pairs.prediction(batch), batch)[1])
 
 
-def test_tags_are_sampled():
-    """Other spaces have no list of outputs, and the same three lines."""
+def test_whole_outputs_of_tags_are_searched_for():
+    """A rule about neither tokens nor neighbours: the best output is the target, padding stays empty."""
 
     @rule(weight=math.inf)
     def first_is_one(x, y, facts):
@@ -164,6 +178,67 @@ def test_tags_are_sampled():
     target = method.target(method.prediction(batch), batch)
     torch.testing.assert_close(target[:, 0], torch.tensor([[0.0, 1.0, 0.0]] * 2))
     torch.testing.assert_close(target.sum(-1), batch.mask)
+
+
+TAGGED = Tags(3)
+FACTS = {"tokens": TokenFacts((("pp", ".", "So"), ("So", ",")), ("x", "y", "z"))}
+OF_CHAIN = [suggests("So", "x", weight=1.3), changes_after(weight=2.0)]
+
+
+def sequences(length):
+    for tags in itertools.product(range(3), repeat=length):
+        yield functional.one_hot(torch.tensor(tags), 3).double()
+
+
+@pytest.fixture
+def sentences():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    return nn.Linear(4, 3).double(), Batch(x, mask=torch.tensor([[1.0, 1, 1], [1, 1, 0]]), facts=FACTS)
+
+
+def weighed(method, rules, batch, row, power):
+    """All sequences of a row, and the logarithm of what each weighs in ``q``, by loops."""
+    logits, length = method.task_net(batch.x)[row].log_softmax(-1), int(batch.mask[row].sum())
+    tokens = batch.facts["tokens"]
+    facts = {"tokens": TokenFacts(tokens.texts[row : row + 1], tokens.tags)}
+    for y in sequences(length):
+        energy = sum(one.at(None, facts)(y[None, None]).item() for one in rules)
+        yield y, power * (logits[:length] * y).sum().item() - energy
+
+
+@pytest.mark.parametrize("power", [1.0, 0.1])
+def test_the_target_of_tags_under_rules_of_a_chain_is_their_mean(sentences, power):
+    net, batch = sentences
+    method = Rules(net, TAGGED, OF_CHAIN, settings=Settings(teacher_power=power))
+    target = method.target(method.prediction(batch), batch)
+    for row in range(2):
+        # P̄^α is of independent tokens, so that its constant does not matter
+        pairs = list(weighed(method, OF_CHAIN, batch, row, power))
+        total = sum(math.exp(weight) for _, weight in pairs)
+        mean = sum(math.exp(weight) / total * y for y, weight in pairs)
+        torch.testing.assert_close(target[row, : len(mean)], mean)
+    assert not target[1, 2].any()
+
+
+def test_the_target_of_tags_under_other_rules_is_the_best_output(sentences):
+    net, batch = sentences
+    signs = {"tokens": TokenFacts(((",", ".", ";"), (".", ",")), ("x", "y", "z"))}  # each its own chunk
+    batch = batch._replace(facts=signs)
+    rules = [suggests(",", "x"), never_begins(weight=0.2), once(weight=0.9), occurs("z", weight=3.0)]
+    method = Rules(net, TAGGED, rules, settings=Settings(teacher_power=0.5), search=LocalSearch(40, 64))
+    torch.manual_seed(0)
+    target = method.target(method.prediction(batch), batch)
+    for row in range(2):
+        best, _ = max(weighed(method, rules, batch, row, 0.5), key=lambda pair: pair[1])
+        assert torch.equal(target[row, : len(best)], best)
+
+
+def test_tags_that_no_output_fits_teach_as_without_rules(sentences):
+    net, batch = sentences
+    method = Rules(net, TAGGED, [rule(weight=math.inf)(lambda x, y, facts: torch.ones(y.shape[:2]))])
+    prediction = method.prediction(batch)
+    torch.testing.assert_close(method.target(prediction, batch), prediction.relaxed)
 
 
 # ---------------------------------------------------------------- teacher and student

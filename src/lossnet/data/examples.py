@@ -171,7 +171,7 @@ class Examples:
     """
 
     def __init__(
-        self, source: Source, target: Target | None = None, masked: bool = True, facts: Facts | None = None
+        self, source: Source, target: Target | None = None, masked: bool = True, facts: Column | None = None
     ) -> None:
         for column, what in ((target, "output"), (facts, "fact")):
             if column is not None and len(source) != len(column):
@@ -195,7 +195,7 @@ class Examples:
         Examples.__init__(new, source, target, self.masked if masked is None else masked, self.facts)
         return new
 
-    def with_facts(self, facts: Facts | None) -> Self:
+    def with_facts(self, facts: Column | None) -> Self:
         """Return the same instances with other facts."""
         new = copy(self)
         Examples.__init__(new, self.source, self.target, self.masked, facts)

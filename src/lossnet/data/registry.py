@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pooch
 
-from lossnet.data import embedded
+from lossnet.data import citation_rules, citations, embedded
 from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, concatenated
@@ -24,6 +24,7 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
 from lossnet.data.tables import Origin
+from lossnet.energies import Rule
 from lossnet.suggest import did_you_mean
 from lossnet.warn import warn
 
@@ -40,7 +41,8 @@ class Entry:
     ``files`` is one file, or a train, a valid and a test file; ``beside`` comes with them.  They are in a
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
     made by hand.  ``urls`` are where files can be downloaded, ``sha256`` the checksums of those we tested
-    with.  ``make`` builds a set that has no files.
+    with.  ``make`` builds a set that has no files; ``reader`` reads and splits files in a format of their
+    own; ``rules`` makes what is known of its outputs.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
     (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need
@@ -61,6 +63,8 @@ class Entry:
     urls: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
     make: Callable[[], tuple[Examples, Split]] | None = None
+    reader: Callable[[list[Path]], tuple[Examples, Split]] | None = None
+    rules: Callable[[], tuple[Rule, ...]] = tuple
     columns: tuple[str, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[str, str] | None = None
@@ -75,8 +79,9 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    make = facts.pop("make", None)
-    return Entry(name, make=make and getattr(embedded, make), **_frozen(facts))
+    modules = {"make": embedded, "reader": citations, "rules": citation_rules}
+    functions = {what: getattr(module, facts.pop(what)) for what, module in modules.items() if what in facts}
+    return Entry(name, **functions, **_frozen(facts))
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
@@ -172,6 +177,8 @@ def read_raw(
 
 def _read_files(known: Entry, paths: list[Path]) -> tuple[Examples, Split | None]:
     """Read the files of a named set, and how they split it if there are several or they say it."""
+    if known.reader is not None:
+        return known.reader(paths)
     if known.columns:
         return read_sentences(paths, known.columns)
     if holds_images(paths[0]):

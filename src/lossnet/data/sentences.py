@@ -23,6 +23,7 @@ from lossnet.data.examples import Column, Examples, Resident, Rows, Source, Targ
 from lossnet.data.schemes import SCHEMES, convert, detect
 from lossnet.data.stored import stored_number, stored_strings
 from lossnet.data.tables import joined
+from lossnet.energies import TokenFacts
 
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
@@ -319,9 +320,38 @@ class Sentences(_Tokens, Source):
         return torch.from_numpy(np.pad(self.lexicon.rows(self), ((0, 1), (0, 0))))
 
 
+class SentenceFacts(Column):
+    """What rules read of sentences: the fact ``tokens``, beside other facts, which are ``facts`` if unnamed.
+
+    >>> from lossnet.data import Facts
+    >>> facts = SentenceFacts((("Ann", "left"), ("So",)), ("N", "V"), Facts({"count": [1, 2]}))
+    >>> told = facts.batch(np.array([1]))
+    >>> told["tokens"].texts, told["count"]
+    ((('So',),), tensor([2.]))
+    """
+
+    def __init__(self, texts: Texts, tags: tuple[str, ...], others: Column | None = None) -> None:
+        self.texts, self.tags, self.others = texts, tags, others
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: NDArray[np.int64]) -> SentenceFacts:
+        others = None if self.others is None else self.others.take(rows)
+        return SentenceFacts(_taken(self.texts, rows), self.tags, others)
+
+    def batch(self, indices: Rows) -> Any:
+        others = {} if self.others is None else self.others.batch(indices)
+        named = dict(others) if isinstance(others, Mapping) else {"facts": others}
+        rows = row_numbers(indices, len(self))
+        return {**named, "tokens": TokenFacts(_taken(self.texts, rows), self.tags)}
+
+
 @dataclass(frozen=True)
 class TagSet:
     """The names of tags and how they mark spans in files: a scheme of `SCHEMES`, BIOES inside; or None.
+
+    With ``segments``, neighbours that share a tag are one segment, as the words of a title are.
 
     >>> TagSet.fit([(("I-PER", "I-PER", "O"),)]).names
     ('O', 'B-PER', 'I-PER', 'E-PER', 'S-PER')
@@ -329,14 +359,15 @@ class TagSet:
 
     names: tuple[str, ...]
     scheme: str | None = None
+    segments: bool = False
 
     @classmethod
-    def fit(cls, parts: Iterable[Texts]) -> TagSet:
+    def fit(cls, parts: Iterable[Texts], segments: bool = False) -> TagSet:
         """Return the tags that occur, or all that BIOES has for the kinds of spans that occur."""
         sentences = [tags for part in parts for tags in part]
-        scheme = detect(sentences)
+        scheme = None if segments else detect(sentences)
         if scheme is None:
-            return cls(tuple(sorted({tag for tags in sentences for tag in tags})))
+            return cls(tuple(sorted({tag for tags in sentences for tag in tags})), segments=segments)
         kinds = sorted({tag.partition("-")[2] for tags in sentences for tag in tags if tag != "O"})
         return cls(("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BIES")), scheme)
 
@@ -351,7 +382,7 @@ class TagSet:
 
     def state(self) -> dict[str, Any]:
         """Return the set as JSON, for `from_state`."""
-        return {"tags": list(self.names), "scheme": self.scheme}
+        return {"tags": list(self.names), "scheme": self.scheme, "segments": self.segments}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TagSet:
@@ -359,14 +390,18 @@ class TagSet:
         scheme = state["scheme"]
         if scheme is not None and scheme not in SCHEMES:
             raise DataError(f"no scheme is called {scheme!r}; known are {', '.join(SCHEMES)}")
-        return cls(stored_strings(state["tags"], "tags", least=1), scheme)
+        segments = state.get("segments", False)
+        if not isinstance(segments, bool):
+            raise DataError("segments must be true or false")
+        return cls(stored_strings(state["tags"], "tags", least=1), scheme, segments)
 
 
 @dataclass(frozen=True, eq=False)
 class TagColumn(_Tokens, Target):
     """The ``tags`` of sentences' tokens, as strings.
 
-    With a ``tag_set``, they make batches ``(batch, length, tags)``, one-hot, zeros on padding.
+    With a ``tag_set``, they make batches ``(batch, length, tags)``, one-hot, zeros on padding.  Where tags
+    name ``segments``, neighbours that share one belong together.
 
     >>> column = TagColumn((("O", "V"), ("O",)))
     >>> column.encoded(TagSet.fit([column.tags])).batch(np.array([1, 0])).tolist()
@@ -375,6 +410,7 @@ class TagColumn(_Tokens, Target):
 
     tags: Texts
     tag_set: TagSet | None = None
+    segments: bool = False
 
     def in_scheme(self, scheme: str | None) -> TagColumn:
         """Return the same tags in BIOES rather than in ``scheme``; as they are if that is None."""
@@ -424,9 +460,11 @@ class TaggedSentences(Examples):
     source: Sentences
     target: TagColumn
 
-    def __init__(self, tokens: Texts, tags: Texts, columns: Mapping[str, Texts] | None = None) -> None:
+    def __init__(
+        self, tokens: Texts, tags: Texts, columns: Mapping[str, Texts] | None = None, segments: bool = False
+    ) -> None:
         _check_lengths("tags", tags, tokens)
-        super().__init__(Sentences(tokens, columns or {}), TagColumn(tags))
+        super().__init__(Sentences(tokens, columns or {}), TagColumn(tags, segments=segments))
 
     tokens = property(attrgetter("source.tokens"), doc="The tokens of each sentence.")
     tags = property(attrgetter("target.tags"), doc="The tags of each sentence's tokens.")

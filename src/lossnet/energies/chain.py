@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens
-from lossnet.spaces import Penalties, best_path
+from lossnet.spaces import Penalties, best_path, chain_steps
 
 
 class Potentials(NamedTuple):
@@ -19,6 +19,31 @@ class Potentials(NamedTuple):
 
     local: Tensor
     mask: Tensor
+
+
+def log_partition(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """Return ``log Σ_y exp(scores of y)``, ``(batch,)``, by the forward algorithm; as `best_path` takes them.
+
+    >>> log_partition(torch.zeros(1, 3, 2), torch.zeros(2, 2), torch.ones(1, 3) > 0).exp()
+    tensor([8.])
+    """
+    total = local[:, 0]
+    for scores, pairs, real in chain_steps(local, transitions, mask):
+        longer = (total.unsqueeze(2) + pairs).logsumexp(1) + scores
+        total = torch.where(real.unsqueeze(1), longer, total)
+    return total.logsumexp(1)
+
+
+def marginals(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """Return the probability of each tag ``(batch, length, tags)``, zero on padding.
+
+    They are the derivatives of `log_partition` by the scores of single tags.
+    """
+    with torch.enable_grad():
+        local = local.detach().requires_grad_()
+        total = log_partition(local, transitions.detach(), mask).sum()
+    (chances,) = torch.autograd.grad(total, local)
+    return chances * mask.unsqueeze(2)
 
 
 class Chain(Term):
@@ -55,24 +80,14 @@ class Chain(Term):
 
         Here and below, `lossnet.spaces.Constraints.penalties` leave out what a scheme of tags forbids.
         """
-        local, transitions, mask = self._scores(prepared, penalties)
-        total = local[:, 0]
-        for scores, real in zip(local.unbind(1)[1:], mask.unbind(1)[1:], strict=True):
-            longer = (total.unsqueeze(2) + transitions).logsumexp(1) + scores
-            total = torch.where(real.unsqueeze(1), longer, total)
-        return total.logsumexp(1)
+        return log_partition(*self._scores(prepared, penalties))
 
     def marginals(self, prepared: Potentials, penalties: Penalties | None = None) -> Tensor:
         """Return the probability of each tag, ``(batch, length, tags)``, zero on padding.
 
         They are the derivatives of `log_partition` by the scores of single tags.
         """
-        local, mask = prepared
-        with torch.enable_grad():
-            local = local.detach().requires_grad_()
-            total = self.log_partition(Potentials(local, mask), penalties).sum()
-        (chances,) = torch.autograd.grad(total, local)
-        return chances * mask.unsqueeze(2)
+        return marginals(*self._scores(prepared, penalties))
 
     def viterbi(self, prepared: Potentials, penalties: Penalties | None = None) -> Tensor:
         """Return the sequence of lowest energy, one-hot ``(batch, length, tags)``, zero on padding."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lossnet.data import Coverage, DataError, Embeddings, Examples, Source
 from lossnet.data.errors import AnyPath
+from lossnet.data.examples import Column
 from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
 from lossnet.settings import Settings
@@ -171,6 +172,10 @@ class Input(Kind, Generic[SourceT, Item]):
     @abstractmethod
     def matches(self, source: Source) -> bool:
         """Whether prepared inputs are what this kind was fitted for."""
+
+    def told(self, source: SourceT, outputs: tuple[str, ...], facts: Column | None) -> Column | None:
+        """Return what rules read of inputs beside what networks do; ``outputs`` are the names of those."""
+        return facts
 
     @classmethod
     def describe(cls, parts: Sequence[SourceT]) -> dict[str, Any]:

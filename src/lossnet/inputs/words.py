@@ -24,11 +24,13 @@ from lossnet.data import (
     read_embeddings,
 )
 from lossnet.data.errors import AnyPath
+from lossnet.data.examples import Column
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.registry import BROWN, Entry, find_clusters, find_embeddings
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
+from lossnet.data.sentences import SentenceFacts
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
@@ -128,6 +130,9 @@ class Words(Input[Sentences, Sentences]):
     def matches(self, source: Source) -> bool:
         return isinstance(source, Sentences)  # read with our lexicon, any sentences will do
 
+    def told(self, source: Sentences, outputs: tuple[str, ...], facts: Column | None) -> SentenceFacts:
+        return SentenceFacts(source.tokens, outputs, facts)
+
     @classmethod
     def describe(cls, parts: Sequence[Sentences]) -> dict[str, Any]:
         names = ("train", "valid", "test")
@@ -147,11 +152,13 @@ class Words(Input[Sentences, Sentences]):
             vectors = torch.from_numpy(self.vectors)
         else:
             vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
+        seen = role == "task" or settings.energy_words
         words = WordVectors(
-            vectors,
-            tuned=settings.tune_embeddings or self.vector_width is None,
+            vectors if seen else vectors[:, :0],
+            tuned=seen and (settings.tune_embeddings or self.vector_width is None),
             columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
             characters=len(lexicon.characters) if lexicon.word_length else 0,
+            dropout=settings.word_dropout,
         )
         encoder = BiLSTM(words, hidden, dropout)
         if level == "instance":

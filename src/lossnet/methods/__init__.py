@@ -4,15 +4,19 @@ A method owns its networks and describes its training as stages; `lossnet.traini
 """
 
 from lossnet.methods import (
+    corrected_teacher,
     crf,
     cross_entropy,
     dvn,
+    expectation,
     implicit,
     infnet,
     infnet_plus,
     mean_teacher,
     nce_energy,
     pseudo_labels,
+    reward,
+    reward_spen,
     rules,
     seal,
     seal_static,
@@ -21,15 +25,19 @@ from lossnet.methods import (
 )
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.blend import Blend
+from lossnet.methods.corrected_teacher import CorrectedTeacher
 from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
+from lossnet.methods.expectation import GeneralizedExpectation
 from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, Stacked
 from lossnet.methods.mean_teacher import MeanTeacher
 from lossnet.methods.nce_energy import NCEEnergy
 from lossnet.methods.pseudo_labels import PseudoLabels
+from lossnet.methods.reward import RewardDVN, RewardImplicit, RewardSEAL
+from lossnet.methods.reward_spen import RankSPEN, SearchSPEN
 from lossnet.methods.rules import Rules
 from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
@@ -44,9 +52,11 @@ __all__ = [
     "SPECS",
     "SPEN",
     "Blend",
+    "CorrectedTeacher",
     "CostNet",
     "CrossEntropy",
     "EnergyMethod",
+    "GeneralizedExpectation",
     "Implicit",
     "InfNet",
     "InfNetPlus",
@@ -56,8 +66,13 @@ __all__ = [
     "NCEEnergy",
     "Parts",
     "PseudoLabels",
+    "RankSPEN",
+    "RewardDVN",
+    "RewardImplicit",
+    "RewardSEAL",
     "Rules",
     "SEALStatic",
+    "SearchSPEN",
     "Separated",
     "Shared",
     "Stack",
@@ -81,7 +96,13 @@ _MODULES = (
     implicit,
     pseudo_labels,
     mean_teacher,
+    corrected_teacher,
     rules,
+    expectation,
 )
 #: the descriptions of all methods, in the order in which they are listed
-SPECS: tuple[MethodSpec, ...] = tuple(module.SPEC for module in _MODULES)
+SPECS: tuple[MethodSpec, ...] = (
+    *(module.SPEC for module in _MODULES),
+    *reward_spen.SPECS,
+    *reward.SPECS,
+)

@@ -181,12 +181,13 @@ class Implicit(SEAL):
         return mean(self.loss(energy, truth, candidates, known), weight)
 
 
-def _build(parts: Parts) -> Implicit:
+def build(parts: Parts) -> Implicit:
+    """Return `Implicit`, or the subclass that the parts' spec names, from its parts."""
     s, loss = parts.settings, parts.energy_loss()
     if isinstance(loss, NCE):  # the paper's L_NCE has the cost in its exponents, which SEAL's has not
         loss = replace(loss, score=parts.task.score)
-    return parts.make(
-        Implicit,
+    method = parts.make(
+        parts.spec.method,
         loss=loss,
         gradient_path=s.implicit_through,
         solver={solver.name: solver for solver in SOLVERS}[s.solver].with_products(s.solver_terms),
@@ -194,6 +195,8 @@ def _build(parts: Parts) -> Implicit:
         max_norm_ratio=s.implicit_cap or None,
         every=s.implicit_every or s.energy_steps,
     )
+    assert isinstance(method, Implicit)
+    return method
 
 
 SPEC = MethodSpec(
@@ -202,6 +205,6 @@ SPEC = MethodSpec(
     "seal, with an energy that sees what the task net will make of it",
     losses=named(NCE, Margin, Regression, CD),
     search=(*SEARCH, "implicit_weight", "implicit_cap"),
-    build=_build,
+    build=build,
     portfolio=("nce",),
 )

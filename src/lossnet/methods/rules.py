@@ -7,13 +7,17 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
-from lossnet.energies import Rule, listed
+from lossnet.energies import ChainRule, Rule, listed, summed
+from lossnet.energies.chain import marginals
+from lossnet.energies.tag_rules import breaks, chains
+from lossnet.inference import LocalSearch
 from lossnet.losses import TaskLoss
 from lossnet.methods.mean_teacher import SEARCH, MeanTeacher
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, MultiLabel, Prediction, Space
+from lossnet.spaces import Batch, MultiLabel, Prediction, Space, Tags, best_path
 
 
 class Rules(MeanTeacher):
@@ -26,8 +30,11 @@ class Rules(MeanTeacher):
     - ``semantic``: ``−log Σ_y P(y|x) · exp(−E(x, y))`` of the student's own ``P``, for hard rules the
       log-probability that they hold (Xu et al. 2018); the teacher does nothing.
 
-    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow.
-    Elsewhere they are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
+    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, and so
+    is the mean over tags where all rules are `lossnet.energies.ChainRule`.  Other rules about tags ask for
+    whole fields, which samples hardly ever have: the target then is the best output that `LocalSearch` finds,
+    ``argmin E(y) − α log P̄(y|x)``, from the best one under the rules about tokens and neighbours.  Elsewhere
+    sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
     An instance of which no candidate keeps the hard rules teaches as if there were none.
 
     Args:
@@ -38,6 +45,7 @@ class Rules(MeanTeacher):
         task_loss: on instances with labels.
         settings: those of `MeanTeacher`, ``teacher_power`` (α) and ``samples``.
         most: candidates that are listed, at most.
+        search: for outputs, where there is one.
 
     >>> from lossnet import MultiLabel, energies, nets
     >>> rules = [energies.exactly(1), energies.allowed()]
@@ -56,11 +64,13 @@ class Rules(MeanTeacher):
         task_loss: TaskLoss | None = None,
         settings: Settings | None = None,
         most: int = 4096,
+        search: LocalSearch | None = None,
     ) -> None:
         super().__init__(task_net, space, task_loss, settings)
         settings = settings or Settings()
         self.rules, self.loss = tuple(rules), loss
         self.power, self.samples = settings.teacher_power, settings.samples
+        self.search = search or LocalSearch()
         self.listed = listed(space.labels, rules, most) if isinstance(space, MultiLabel) and rules else None
 
     def unlabelled_loss(self, batch: Batch) -> Tensor:
@@ -72,9 +82,31 @@ class Rules(MeanTeacher):
 
     def target(self, teacher: Prediction, batch: Batch) -> Tensor:
         tempered = Prediction(self.space, self.power * teacher.logits, teacher.mask)
+        if isinstance(self.space, Tags):
+            return self.tags(tempered, batch)
         y, drawn = self.candidates(tempered)
         posterior = (tempered.log_prob(y) - self.penalties(batch, y) - drawn).softmax(1)
         return (posterior.reshape(*y.shape[:2], *[1] * self.space.event_dims) * y).sum(1)
+
+    def tags(self, tempered: Prediction, batch: Batch) -> Tensor:
+        """Return the mean of ``q`` where all rules are about tokens and neighbours, else its best output."""
+        weights = self.space.log_terms(tempered.logits, batch.mask).weights
+        real = weights.new_ones(weights.shape[:2]) > 0 if batch.mask is None else batch.mask > 0
+        of_chain = [rule for rule in self.rules if isinstance(rule, ChainRule)]
+        others = [rule for rule in self.rules if not isinstance(rule, ChainRule)]
+        chain = chains(of_chain, batch.facts, weights)
+        chain.local -= weights
+        if not others:
+            return marginals(-chain.local, -chain.pairs, real)
+
+        whole = summed(others, batch.x, batch.facts, weights)
+        path = one_hot(best_path(-chain.local, -chain.pairs, real), weights.shape[2])
+        start = path.to(weights.dtype) * real.unsqueeze(2)
+        found = self.search(
+            lambda y: chain(y) + whole(y), self.space, start, batch.mask, breaks(batch.facts, real.shape[1])
+        )
+        possible = found.values.isfinite().unsqueeze(2)
+        return torch.where(possible, found.best, tempered.relaxed)
 
     def candidates(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return outputs ``(batch, K, *event)``, and the logarithm of how often each comes among them."""
@@ -87,9 +119,7 @@ class Rules(MeanTeacher):
 
     def penalties(self, batch: Batch, y: Tensor) -> Tensor:
         """Return the energy of candidates ``(batch, K)``; zeros where none of them is possible."""
-        total = y.new_zeros(y.shape[:2])
-        for rule in self.rules:
-            total = total + rule.at(batch.x, batch.facts)(y)
+        total = summed(self.rules, batch.x, batch.facts, y[:, 0])(y)
         return torch.where(total.isfinite().any(1, keepdim=True), total, 0)
 
 
@@ -105,4 +135,5 @@ SPEC = MethodSpec(
     rates={"student": "task_lr"},
     search=(*SEARCH, "teacher_power"),
     build=_build,
+    rules=True,
 )

@@ -49,6 +49,7 @@ class MethodSpec:
         spaces: the spaces that it is for, if not for any.
         frozen_energy: whether it can be used with an energy that is not trained.
         portfolio: losses with which ``auto`` tries the method.
+        rules: whether it learns from rules, and needs some.
 
     >>> from lossnet.methods import seal
     >>> seal.SPEC.name, list(seal.SPEC.losses)[:2], dict(seal.SPEC.rates)
@@ -67,6 +68,7 @@ class MethodSpec:
     spaces: tuple[type[Space], ...] = ()
     frozen_energy: bool = False
     portfolio: tuple[str, ...] = ()
+    rules: bool = False
 
     @property
     def default_loss(self) -> str:

@@ -40,6 +40,7 @@ class WordVectors(nn.Module):
         columns: how many values each further column can take.
         column_width: width of the vectors of those, at most as many as values.
         characters: how many values a character can take; 0 where there are none.
+        dropout: the chance that training sees a token's columns and characters, but not its word.
 
     >>> words = WordVectors(torch.randn(9, 5), columns=(4,), column_width=3, characters=7)
     >>> words(torch.ones(2, 6, 1 + 1 + 8, dtype=torch.long)).shape, words.width
@@ -53,8 +54,10 @@ class WordVectors(nn.Module):
         columns: Sequence[int] = (),
         column_width: int = 20,
         characters: int = 0,
+        dropout: float = 0,
     ) -> None:
         super().__init__()
+        self.dropout = dropout
         if tuned:
             self.vectors = nn.Parameter(vectors.clone())
         else:
@@ -67,7 +70,10 @@ class WordVectors(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return vectors ``(batch, length, self.width)`` of tokens ``(batch, length, columns)``."""
-        parts = [F.embedding(x[..., 0], self.vectors)]
+        words = x[..., 0]
+        if self.training and self.dropout:
+            words = words.masked_fill(torch.rand(words.shape, device=words.device) < self.dropout, 1)
+        parts = [F.embedding(words, self.vectors)]
         parts += [column(x[..., 1 + place]) for place, column in enumerate(self.columns)]
         if self.characters is not None:
             parts.append(self.characters(x[..., 1 + len(self.columns) :]))

@@ -53,7 +53,7 @@ class Tags(Output[TagColumn]):
 
     @classmethod
     def fit(cls, parts: Sequence[TagColumn]) -> Tags:
-        return cls(TagSet.fit(part.tags for part in parts))
+        return cls(TagSet.fit((part.tags for part in parts), parts[0].segments))
 
     @classmethod
     def accepts(cls, y: Any) -> bool:
@@ -93,7 +93,8 @@ class Tags(Output[TagColumn]):
 
     @cached_property
     def _space(self) -> TagSpace:
-        return TagSpace(len(self.names), self.names if self.tag_set.scheme else ())
+        marks = self.tag_set.scheme or self.tag_set.segments
+        return TagSpace(len(self.names), self.names if marks else ())
 
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Sum:
         tags, hidden = len(self.names), settings.energy_hidden
