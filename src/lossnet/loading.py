@@ -219,6 +219,7 @@ def _collected(data: Any, labels: Any, words: str | None) -> tuple[Examples, Exa
     if known.all() or not known.any():
         return gather(x, y, *facts), None
     have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
+    lack = lack.numbered(np.flatnonzero(~known))
     if facts:
         told = Facts(facts[0])
         have = have.with_facts(told.take(np.flatnonzero(known)))

@@ -26,6 +26,7 @@ from lossnet.build import AUTO, METHODS, build, check_names, default_loss, defau
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
+from lossnet.energies import RuleError
 from lossnet.files import write_json
 from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
@@ -364,6 +365,9 @@ def fit(
         fitted = measure(model, data, trainer, history)
         metrics = fitted.metrics
         return fitted
+    except RuleError as error:
+        others = data.unlabelled if model.method.semi_supervised else None
+        raise error.among((others or data.train).numbers) from error.__cause__
     finally:
         if follow is not None:
             follow.finish(flat(metrics), completed=bool(metrics))

@@ -110,12 +110,18 @@ def _show_choice(choice: Mapping[str, Any]) -> None:
 @contextmanager
 def _resumable(output: Path | None) -> Iterator[None]:
     """Raise `Interrupted` for Ctrl-C outside of training, as while measuring, if a run is saved."""
+    from lossnet.energies import RuleError
     from lossnet.training import Interrupted
 
     try:
         yield
     except Interrupted:
         raise
+    except RuleError as error:
+        if output is None or not (output / "checkpoint.safetensors").exists():
+            raise
+        advice = "correct the rule and continue with the same command and --resume"
+        raise ValueError(f"{error}\nprogress is saved in {output}: {advice}") from error
     except KeyboardInterrupt as stop:
         names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json", "candidates/*/*")
         saved = [path for name in names if output is not None for path in output.glob(name)]

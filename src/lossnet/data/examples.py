@@ -181,6 +181,8 @@ class Examples:
         self.target = target
         self.masked = masked
         self.facts = facts
+        #: the numbers that instances have where they come from, ``(n,)``, if that is known
+        self.numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -193,17 +195,25 @@ class Examples:
         source = self.source if source is None else source  # which may be empty, and then is false
         target = self.target if target is None else target
         Examples.__init__(new, source, target, self.masked if masked is None else masked, self.facts)
+        new.numbers = self.numbers
         return new
 
     def with_facts(self, facts: Column | None) -> Self:
         """Return the same instances with other facts."""
         new = copy(self)
         Examples.__init__(new, self.source, self.target, self.masked, facts)
+        new.numbers = self.numbers
+        return new
+
+    def numbered(self, numbers: NDArray[np.int64] | None) -> Self:
+        """Return the same instances with the numbers that they have where they come from, for messages."""
+        new = copy(self)
+        new.numbers = numbers
         return new
 
     def without_target(self) -> Examples:
         """Return the same instances without their outputs."""
-        return Examples(self.source, None, self.masked, self.facts)
+        return Examples(self.source, None, self.masked, self.facts).numbered(self.numbers)
 
     def take(self, indices: Any) -> Self:
         """Return the rows ``indices``, in that order."""
@@ -211,6 +221,7 @@ class Examples:
         new = copy(self)
         columns = (None if one is None else one.take(rows) for one in (self.source, self.target, self.facts))
         new.source, new.target, new.facts = columns  # type: ignore[assignment]
+        new.numbers = None if self.numbers is None else self.numbers[rows]
         return new
 
     def batch(self, indices: Rows) -> Batch:

@@ -270,6 +270,7 @@ def split_data(
 
     Where there are ``others``, which validate or test, no rows of the data do.
     """
+    data = data.numbered(np.arange(len(data)))
     if others:
         return Raw(known, *split_beside(data, others, seed))
     if file is not None:

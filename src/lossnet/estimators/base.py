@@ -207,7 +207,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         if method not in METHODS or not METHODS[method].method.semi_supervised:
             return data, None
         told = None if facts is None else facts.take(np.flatnonzero(~known))
-        return data, Examples(self._source(rows_of(X, ~known), data), facts=told)
+        others = Examples(self._source(rows_of(X, ~known), data), facts=told)
+        return data, others.numbered(np.flatnonzero(~known))
 
     def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
         """Return instances given to `fit`; the ``first`` decide what later ones must be like."""
