@@ -11,6 +11,7 @@ from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.mask_rules import area, connected, inside, smooth
 from lossnet.energies.residual import LabelResidual
 from lossnet.energies.rules import (
+    Ancestors,
     Rule,
     RuleError,
     allowed,
@@ -45,6 +46,7 @@ from lossnet.energies.tag_rules import (
 )
 
 __all__ = [
+    "Ancestors",
     "Chain",
     "ChainRule",
     "Energy",

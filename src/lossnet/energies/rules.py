@@ -23,6 +23,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from lossnet.energies.base import Energy
 from lossnet.trees import Tree, tree_leaves, tree_map
@@ -201,6 +202,14 @@ class Rule(Energy):
         return f"{self.name}, weight={self.weight:g}"
 
 
+def check_rules(rules: Iterable[Any]) -> None:
+    """Raise a TypeError for what is no rule."""
+    for one in rules:
+        if not isinstance(one, Rule):
+            what = f"{one!r} is no rule; decorate a function with lossnet.rule"
+            raise TypeError(f"{what}, or take one of lossnet.energies, such as exactly(2)")
+
+
 def _instances(encoded: tuple[Tree, Any], count: int, keep: bool = False) -> Iterator[tuple[Tree, Any]]:
     """Yield the inputs and facts of each instance, as a batch of one if the axis is to be kept."""
     encoded = tree_map(lambda leaf: leaf if leaf.layout == torch.strided else leaf.to_dense(), encoded)
@@ -325,24 +334,96 @@ def excludes(label: int, other: int, weight: float = math.inf) -> Rule:
     return Rule(lambda x, y, facts: y[..., label] * y[..., other], weight, f"excludes({label}, {other})")
 
 
-def ancestors(parents: Mapping[int, int | Sequence[int]], weight: float = math.inf) -> Rule:
+class Ancestors(Rule):
+    """The rule that all ancestors of a true label are true; `ancestors` makes it.
+
+    Where each label has one parent at most, and the rule is hard, sums over all label sets that keep it are
+    exact: with ``l`` the labels' logits and from the leaves up ``d_i = l_i + Σ_c softplus(d_c)`` over the
+    children of ``i``, a label is true with the probability ``σ(d_i)`` if its parent is.
+    """
+
+    def __init__(self, parents: Mapping[int, int | Sequence[int]], weight: float = math.inf) -> None:
+        self.parents = {
+            label: (over,) if isinstance(over, int) else tuple(over) for label, over in parents.items()
+        }
+        pairs = [(label, parent) for label, over in self.parents.items() for parent in over]
+        below, above = ([pair[side] for pair in pairs] for side in (0, 1))
+        self.order = self._leaves_first()
+        super().__init__(
+            lambda x, y, facts: (y[..., below] * (1 - y[..., above])).sum(-1), weight, "ancestors"
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is hard, and no label has two parents."""
+        return self.hard and all(len(over) < 2 for over in self.parents.values())
+
+    def _leaves_first(self) -> list[int]:
+        """Return all labels that have parents, each before those that are above it."""
+        order: dict[int, None] = {}
+
+        def visit(label: int, path: tuple[int, ...]) -> None:
+            if label in path:
+                raise ValueError(f"ancestors: label {label} is above itself; leave a parent out")
+            for parent in self.parents.get(label, ()):
+                visit(parent, (*path, label))
+            if label in self.parents:
+                order.setdefault(label)
+
+        for label in self.parents:
+            visit(label, ())
+        return list(order)[::-1]
+
+    def _upwards(self, logits: Tensor, of_two: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return ``d`` ``(…, labels)``; ``of_two`` is softplus, or takes the better of false and true."""
+        total = list(logits.unbind(-1))
+        for label in self.order:
+            for parent in self.parents[label]:
+                total[parent] = total[parent] + of_two(total[label])
+        return torch.stack(total, -1)
+
+    def expectation(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of labels with these logits, given that the rule holds, ``(…, labels)``.
+
+        >>> ancestors({1: 0}).expectation(torch.zeros(2))  # of 00, 10 and 11, one has the second label
+        tensor([0.6667, 0.3333])
+        """
+        chances = list(self._upwards(logits, softplus).sigmoid().unbind(-1))
+        for label in reversed(self.order):
+            for parent in self.parents[label]:
+                chances[label] = chances[label] * chances[parent]
+        return torch.stack(chances, -1)
+
+    def log_chance(self, logits: Tensor) -> Tensor:
+        """Return the log-probability ``(…)`` that the rule holds for independent labels with these logits.
+
+        >>> ancestors({1: 0}).log_chance(torch.zeros(2)).exp()
+        tensor(0.7500)
+        """
+        roots = [label for label in range(logits.shape[-1]) if not self.parents.get(label)]
+        return softplus(self._upwards(logits, softplus)[..., roots]).sum(-1) - softplus(logits).sum(-1)
+
+    def best(self, logits: Tensor) -> Tensor:
+        """Return the likeliest label set that keeps the rule, ``(…, labels)``.
+
+        >>> ancestors({1: 0}).best(torch.tensor([-1.0, 3.0]))
+        tensor([1., 1.])
+        """
+        chosen = list((self._upwards(logits, torch.relu) > 0).unbind(-1))
+        for label in reversed(self.order):
+            for parent in self.parents[label]:
+                chosen[label] = chosen[label] & chosen[parent]
+        return torch.stack(chosen, -1).to(logits.dtype)
+
+
+def ancestors(parents: Mapping[int, int | Sequence[int]], weight: float = math.inf) -> Ancestors:
     """Return the rule that all ancestors of a true label are true, of a taxonomy: the parents of labels.
 
     >>> taxonomy = ancestors({1: 0, 2: 1}, weight=1.0)  # 0 over 1 over 2
-    >>> taxonomy(torch.zeros(1, 4), torch.tensor([[[1.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]]))
-    tensor([[0., 1., 1.]])
+    >>> taxonomy(torch.zeros(1, 4), torch.tensor([[[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]]]))
+    tensor([[0., 1.]])
     """
-    pairs = [
-        (label, parent)
-        for label, over in parents.items()
-        for parent in ([over] if isinstance(over, int) else over)
-    ]
-    below, above = ([pair[side] for pair in pairs] for side in (0, 1))
-
-    def penalties(x: Any, y: Tensor, facts: Any) -> Tensor:
-        return (y[..., below] * (1 - y[..., above])).sum(-1)
-
-    return Rule(penalties, weight, "ancestors")
+    return Ancestors(parents, weight)
 
 
 def parents_of(names: Sequence[str], separator: str = "/") -> dict[int, int]:

@@ -304,9 +304,9 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         """Return the model that predicts."""
         return self.model_
 
-    def _decoded(self, data: Examples) -> Tensor:
+    def _decoded(self, data: Examples, rules: Sequence[Rule] = (), facts: Any = None) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
-        return self.model_.decoder(self.decode)(self._probabilities(data))
+        return self.model_.decoded(data, self._probabilities(data), self.decode, rules, facts)
 
     def _read(self, x: Any) -> Examples:
         """Return raw inputs as networks read them."""

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClassifierMixin
@@ -20,10 +21,12 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
+from torch import Tensor
 
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
 from lossnet.data.readers import frame_columns, named_rows, read_frame
 from lossnet.data.readers.text import Unknown
+from lossnet.energies import Rule, exactly
 from lossnet.estimators.base import WordEstimator, suggests_parameters
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
@@ -125,14 +128,18 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             probabilities = np.where(total > 0, probabilities / np.where(total > 0, total, 1), even)
         return self._like_labels(probabilities, X)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> Any:
         """Return sets of labels ``(n, labels)`` of 0 and 1, by the tuned threshold unless ``decode`` says
         otherwise; or the likeliest classes ``(n,)``.
+
+        Outputs that ``rules`` penalise are changed: see `lossnet.Model.predict`.
         """
         data = self._read(X)
         if not self.multilabel_:
-            return self.classes_[self._probabilities(data).argmax(1).numpy()]
-        return self._like_labels(self._decoded(data).numpy().astype(np.int64), X)
+            kept = (exactly(1), *rules) if rules else ()
+            decoded = self.model_.decoded(data, self._probabilities(data), _likeliest, kept, facts)
+            return self.classes_[decoded.argmax(1).numpy()]
+        return self._like_labels(self._decoded(data, rules, facts).numpy().astype(np.int64), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""
@@ -331,6 +338,11 @@ def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
             what = f"row {number} of y is {reprlib.repr(row)}, and others are lists of names"
             raise ValueError(f"{what}; give a list of strings, empty where an instance has no label")
     return rows
+
+
+def _likeliest(probabilities: Tensor) -> Tensor:
+    """Return the likeliest class of each row, one-hot."""
+    return torch.zeros_like(probabilities).scatter_(1, probabilities.argmax(1, keepdim=True), 1)
 
 
 def _has_text(X: Any) -> bool:
