@@ -348,6 +348,7 @@ def fit(
         return auto.choose(run, data, lambda member, part, own: fit(member, part, own), weights)
     device = find_device(run.device)
     model = new_model(run, data)
+    _check_known(model, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
     train: Dataset = data.train.on(device)
     if weights is not None:
@@ -371,6 +372,14 @@ def fit(
     finally:
         if follow is not None:
             follow.finish(flat(metrics), completed=bool(metrics))
+
+
+def _check_known(model: Model, data: Loaded) -> None:
+    """Raise a ValueError where labels are unknown and the method needs whole label sets."""
+    if getattr(data.train.target, "unknown", None) is not None and not model.method.partly_known:
+        able = (name for name, spec in METHODS.items() if spec.method.partly_known)
+        what = f"method {model.names[0]} needs all labels of a row, and some are unknown"
+        raise ValueError(f"{what}; use one of {', '.join(able)}, or leave such rows out, as None")
 
 
 def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:

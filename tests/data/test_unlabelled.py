@@ -55,10 +55,16 @@ def test_other_rows_have_labels(y):
     assert labelled_rows(y).all()
 
 
-@pytest.mark.parametrize("row", [[1, None], [NAN, 0.0]])
-def test_a_row_that_is_known_in_part_is_refused(row):
-    with pytest.raises(DataError, match="row 1 of y is known in part; give all of its labels"):
-        labelled_rows([[1, 0], row])
+@pytest.mark.parametrize("row", [[1, None], [NAN, 0.0], np.array([1, None], dtype=object)])
+def test_of_a_label_set_some_may_be_known(row):
+    y = [[1, 0], row, [None, None]]
+    assert labelled_rows(y).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("row", [["N", None], np.array([[1.0, NAN], [0, 1]])])
+def test_tags_and_masks_are_known_as_a_whole(row):
+    with pytest.raises(DataError, match="row 1 of y is known in part, which only label sets"):
+        labelled_rows([["N", "V"] if isinstance(row, list) else np.ones((2, 2)), row])
 
 
 def test_chosen_rows_of_anything():

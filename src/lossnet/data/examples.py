@@ -101,6 +101,10 @@ class Target(Column):
         """Return a matrix ``(n, labels)`` whose columns a split should share out evenly."""
         return np.zeros((len(self), 0))
 
+    def known(self, indices: Rows) -> Tensor | None:
+        """Return 1 where an output is known and 0 elsewhere, ``(batch, *event)``; None where all are."""
+        return None
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of any instance, so that a metric would be undefined."""
@@ -229,7 +233,9 @@ class Examples:
         y = None if self.target is None else self.target.batch(indices)
         mask = self.source.mask(indices) if self.masked else None
         facts = None if self.facts is None else self.facts.batch(indices)
-        return Batch(self.source.batch(indices), y, mask, rows=torch.as_tensor(indices), facts=facts)
+        known = None if self.target is None else self.target.known(indices)
+        rows = torch.as_tensor(indices)
+        return Batch(self.source.batch(indices), y, mask, rows=rows, facts=facts, known=known)
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers in an order by which batches have instances of like length: `by_length`."""

@@ -55,6 +55,8 @@ class Rules(MeanTeacher):
     tensor([[0.5000, 0.5000, 0.0000]])
     """
 
+    partly_known = True
+
     def __init__(
         self,
         task_net: nn.Module,
