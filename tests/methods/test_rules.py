@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from torch.nn import functional
 
 from lossnet.data import Facts, MultiLabelData, WithUnlabelled
 from lossnet.energies import (
+    Rule,
     TokenFacts,
+    ancestors,
     at_most,
     changes_after,
     exactly,
@@ -364,3 +367,22 @@ def test_replicas_are_refused():
     method = MeanTeacher(nn.Linear(INPUTS, LABELS), SPACE)
     assert method.stacking_blocker() == "MeanTeacher has no stacked form"
     assert Rules(nn.Linear(INPUTS, LABELS), SPACE).stacking_blocker() == "Rules has no stacked form"
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_a_taxonomy_is_summed_without_a_list(task_net, batch, power):
+    """With ``most`` at 0 no sets are listed; the sums are those over all of them."""
+    taxonomy, settings = ancestors({1: 0, 2: 1, 4: 0}), replace(QUIET, teacher_power=power)
+    exact = Rules(task_net, SPACE, [taxonomy], settings=settings, most=0)
+    named = Rule(taxonomy.penalties, math.inf)  # the same, as any other rule
+    every = Rules(task_net, SPACE, [named], settings=settings)
+    assert exact.taxonomy is taxonomy
+    assert every.taxonomy is None
+    assert every.listed is not None
+    teacher = exact.prediction(batch)
+    torch.testing.assert_close(exact.target(teacher, batch), every.target(teacher, batch))
+    both = [
+        Rules(task_net, SPACE, [one], "semantic", settings=settings).unlabelled_loss(batch)
+        for one in (taxonomy, named)
+    ]
+    torch.testing.assert_close(*both)

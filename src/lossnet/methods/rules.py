@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from lossnet.energies import ChainRule, Rule, listed, summed
+from lossnet.energies import Ancestors, ChainRule, Rule, listed, summed
 from lossnet.energies.chain import marginals
 from lossnet.energies.tag_rules import breaks, chains
 from lossnet.inference import LocalSearch
@@ -30,8 +30,8 @@ class Rules(MeanTeacher):
     - ``semantic``: ``−log Σ_y P(y|x) · exp(−E(x, y))`` of the student's own ``P``, for hard rules the
       log-probability that they hold (Xu et al. 2018); the teacher does nothing.
 
-    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, and so
-    is the mean over tags where all rules are `lossnet.energies.ChainRule`.  Other rules about tags ask for
+    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, where a
+    taxonomy (`ancestors`) is the only rule, and, of tags, where all rules are `lossnet.energies.ChainRule`.  Other rules about tags ask for
     whole fields, which samples hardly ever have: the target then is the best output that `LocalSearch` finds,
     ``argmin E(y) − α log P̄(y|x)``, from the best one under the rules about tokens and neighbours.  Elsewhere
     sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
@@ -73,12 +73,16 @@ class Rules(MeanTeacher):
         self.rules, self.loss = tuple(rules), loss
         self.power, self.samples = settings.teacher_power, settings.samples
         self.search = search or LocalSearch()
+        (only,) = self.rules if len(self.rules) == 1 else (None,)
+        self.taxonomy = only if isinstance(only, Ancestors) and only.exact else None
         self.listed = listed(space.labels, rules, most) if isinstance(space, MultiLabel) and rules else None
 
     def unlabelled_loss(self, batch: Batch) -> Tensor:
         if self.loss == "expectation":
             return super().unlabelled_loss(batch)
         prediction = self.disturbed(batch)
+        if self.taxonomy is not None:
+            return -self.taxonomy.log_chance(prediction.logits)
         y, drawn = self.candidates(prediction)
         return -(prediction.log_prob(y) - self.penalties(batch, y) - drawn).logsumexp(1)
 
@@ -86,6 +90,8 @@ class Rules(MeanTeacher):
         tempered = Prediction(self.space, self.power * teacher.logits, teacher.mask)
         if isinstance(self.space, Tags):
             return self.tags(tempered, batch)
+        if self.taxonomy is not None:
+            return self.taxonomy.expectation(tempered.logits)
         y, drawn = self.candidates(tempered)
         posterior = (tempered.log_prob(y) - self.penalties(batch, y) - drawn).softmax(1)
         return (posterior.reshape(*y.shape[:2], *[1] * self.space.event_dims) * y).sum(1)
