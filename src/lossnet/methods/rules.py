@@ -30,11 +30,12 @@ class Rules(MeanTeacher):
     - ``semantic``: ``−log Σ_y P(y|x) · exp(−E(x, y))`` of the student's own ``P``, for hard rules the
       log-probability that they hold (Xu et al. 2018); the teacher does nothing.
 
-    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, where a
-    taxonomy (`ancestors`) is the only rule, and, of tags, where all rules are `lossnet.energies.ChainRule`.  Other rules about tags ask for
-    whole fields, which samples hardly ever have: the target then is the best output that `LocalSearch` finds,
-    ``argmin E(y) − α log P̄(y|x)``, from the best one under the rules about tokens and neighbours.  Elsewhere
-    sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
+    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, and
+    where a taxonomy (`ancestors`) is the only rule; so is the mean over tags where all rules are
+    `lossnet.energies.ChainRule`.  Other rules about tags ask for whole fields, which samples hardly ever
+    have: the target then is the best output that `LocalSearch` finds, ``argmin E(y) − α log P̄(y|x)``, from
+    the best one under the rules about tokens and neighbours.  Elsewhere sums are estimated from samples of
+    ``P̄^α``, or of ``P``, weighted by what they are to stand for.
     An instance of which no candidate keeps the hard rules teaches as if there were none.
 
     Args:
