@@ -159,7 +159,8 @@ def load(
     if labelled is not None:
         if others is not None:
             raise DataError(f"labelled={labelled} takes labels away, and some rows have none already")
-        kept, others = keep_labels(parts[0], labelled, labelled_seed)
+        train = parts[0] if known.facts is None else parts[0].with_facts(known.facts(parts[0]))
+        kept, others = keep_labels(train, labelled, labelled_seed)
         parts = [kept, kept, parts[2]]
     others = others if unlabelled else None
     fitting = Fitting()

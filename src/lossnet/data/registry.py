@@ -16,7 +16,7 @@ import pooch
 from lossnet.data import citation_rules, citations, embedded
 from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
-from lossnet.data.examples import Examples, concatenated
+from lossnet.data.examples import Examples, Facts, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.parts import holds_table, part_files, part_folders, read_like, split_beside
 from lossnet.data.readers import read
@@ -42,7 +42,7 @@ class Entry:
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
     made by hand.  ``urls`` are where files can be downloaded, ``sha256`` the checksums of those we tested
     with.  ``make`` builds a set that has no files; ``reader`` reads and splits files in a format of their
-    own; ``rules`` makes what is known of its outputs.
+    own; ``rules`` makes what is known of its outputs, and ``facts`` what these read of instances.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
     (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need
@@ -65,6 +65,7 @@ class Entry:
     make: Callable[[], tuple[Examples, Split]] | None = None
     reader: Callable[[list[Path]], tuple[Examples, Split]] | None = None
     rules: Callable[[], tuple[Rule, ...]] = tuple
+    facts: Callable[[Examples], Facts] | None = None
     columns: tuple[str, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[str, str] | None = None
@@ -79,8 +80,13 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    modules = {"make": embedded, "reader": citations, "rules": citation_rules}
-    functions = {what: getattr(module, facts.pop(what)) for what, module in modules.items() if what in facts}
+    modules, named = (embedded, citations, citation_rules), ("make", "reader", "rules", "facts")
+    functions = {
+        what: next(getattr(one, facts[what]) for one in modules if hasattr(one, facts[what]))
+        for what in named
+        if what in facts
+    }
+    facts = {what: value for what, value in facts.items() if what not in named}
     return Entry(name, **functions, **_frozen(facts))
 
 
