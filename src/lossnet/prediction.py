@@ -103,7 +103,7 @@ class Predictor(ABC):
             return outputs
         under = UnderRules(tuple(rules), self.task.space(Settings()))
         value = decoder.value if isinstance(decoder, Threshold) else self.threshold
-        told = data if facts is None else data.with_facts(Facts(facts))
+        told = self.task.for_rules(data if facts is None else data.with_facts(Facts(facts)))
         return under(told, relaxed, outputs, torch.as_tensor(value, dtype=torch.float64))
 
     def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:

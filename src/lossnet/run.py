@@ -80,6 +80,8 @@ class Run:
         labels: label columns, for files that do not say.
         labelled: how many training instances keep their labels, drawn by the seed; no other label is used
             but to test, so that these choose the epoch and the threshold as well.
+        unlabelled: a file of further training instances, without labels, for methods that learn from those.
+        facts: columns of a table with what is known of each row, for rules; they are no inputs.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
@@ -109,6 +111,8 @@ class Run:
     encoding: str | None = None
     labels: Sequence[str] | None = None
     labelled: int | None = None
+    unlabelled: Path | str | None = None
+    facts: Sequence[str] | None = None
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
@@ -232,6 +236,11 @@ def read(run: Run, data: Any = None) -> Loaded:
     Instances without labels are among them for methods that learn from those.
     """
     method, _, settings = settled(run)
+    semi_supervised = method != AUTO and METHODS[method].method.semi_supervised
+    if run.unlabelled is not None and not semi_supervised:
+        able = (name for name, spec in METHODS.items() if spec.method.semi_supervised)
+        what = f"method {method} learns nothing from instances without labels (unlabelled=, --unlabelled)"
+        raise ValueError(f"{what}; name one that does: {', '.join(able)}")
     return load_data(
         run.data,
         run.data_dir,
@@ -247,7 +256,9 @@ def read(run: Run, data: Any = None) -> Loaded:
         encoding=run.encoding,
         labelled=run.labelled,
         labelled_seed=run.seed,
-        unlabelled=method != AUTO and METHODS[method].method.semi_supervised,
+        unlabelled=semi_supervised,
+        unlabelled_file=run.unlabelled,
+        facts=run.facts,
     )
 
 
@@ -563,8 +574,9 @@ def source_of(run: Run) -> dict[str, Any]:
     labels = None if run.labels is None else list(run.labels)
     split = None if run.split is None else str(run.split)
     source = {"data": str(run.data), "split": split, "labels": labels}
-    others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding")}
-    told = {name: str(value) for name, value in others.items() if value is not None}
+    others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding", "unlabelled")}
+    told: dict[str, Any] = {name: str(value) for name, value in others.items() if value is not None}
+    told |= {} if run.facts is None else {"facts": list(run.facts)}
     return source | told | ({} if run.labelled is None else {"labelled": run.labelled})
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lossnet.data import Dataset
 from lossnet.energies import Ancestors, Rule, RuleError, listed
-from lossnet.energies.rules import check_rules
+from lossnet.energies.rules import ROUNDING, check_rules
 from lossnet.spaces import Batch, Mask, MultiLabel, Space, Tags
 
 __all__ = ["UnderRules"]
@@ -160,7 +160,7 @@ def _energy(terms: Sequence[tuple[Rule, Any]], y: Tensor) -> Tensor:
     total = y.new_zeros(y.shape[:2])
     for rule, encoded in terms:
         broken = rule.broken(encoded, y)
-        broken = broken.where(broken.abs() > 1e-4, 0) * _HARD if rule.hard else rule.weight * broken
+        broken = broken.where(broken.abs() > ROUNDING, 0) * _HARD if rule.hard else rule.weight * broken
         total = total + broken.clamp(max=1e12)
     return total
 

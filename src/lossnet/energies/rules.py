@@ -31,7 +31,7 @@ from lossnet.trees import Tree, tree_leaves, tree_map
 #: ``(x, y, facts)`` to penalties ``(batch, K)`` of candidates ``(batch, K, *event)``, 0 where the rule holds
 Penalties = Callable[[Any, Tensor, Any], Any]
 #: how far from 0 the penalty of a hard rule that holds may be, by rounding
-_ROUNDING = 1e-4
+ROUNDING = 1e-4
 #: penalties that a function of one candidate keeps, at most
 _REMEMBERED = 1 << 18
 
@@ -112,7 +112,7 @@ class Rule(Energy):
         penalties = self.broken(encoded, y)
         if not self.hard:
             return self.weight * penalties
-        return torch.zeros_like(penalties).masked_fill(penalties > _ROUNDING, math.inf)
+        return torch.zeros_like(penalties).masked_fill(penalties > ROUNDING, math.inf)
 
     def broken(self, encoded: tuple[Tree, Any], y: Tensor) -> Tensor:
         """Return plain penalties ``(batch, K)``, without the weight; raise a `RuleError` for what is none.
@@ -148,7 +148,7 @@ class Rule(Energy):
         except RuleError:
             raise
         except (Exception, _TooLong) as error:
-            raise self._failed(error, self._culprit(encoded, y), y) from error
+            raise self._failed(error, self._culprit(error, encoded, y), y) from error
 
     def _failed(self, error: BaseException, row: int | None, y: Tensor) -> RuleError:
         if isinstance(error, _TooLong):
@@ -157,15 +157,17 @@ class Rule(Energy):
             return RuleError(self.name, f"takes longer than {self.seconds:g} s{for_what}", row, why)
         return RuleError(self.name, f"raises {type(error).__name__}", row, f": {error}")
 
-    def _culprit(self, encoded: tuple[Tree, Any], y: Tensor) -> int | None:
-        """Return the first instance on which the function fails by itself, if there is one."""
+    def _culprit(self, error: BaseException, encoded: tuple[Tree, Any], y: Tensor) -> int | None:
+        """Return the first instance on which the function alone fails in the same way, if there is one."""
         with torch.no_grad():
             for row, (x, facts) in enumerate(_instances(encoded, len(y), keep=True)):
                 try:
                     with _limited(self.seconds):
                         self.penalties(x, y[row : row + 1], facts)
-                except (Exception, _TooLong):
+                except type(error):
                     return row
+                except (Exception, _TooLong):
+                    return None  # instances of these facts cannot be told apart
         return None
 
     def _one_by_one(self, encoded: tuple[Tree, Any], y: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.examples import Facts
 from lossnet.data.readers.dates import date_features, date_names, has_time, is_ambiguous, read_date
 from lossnet.data.readers.text import (
     LABEL_WORDS,
@@ -45,6 +46,8 @@ _MOSTLY = 0.9
 _SETS = (list, tuple, set, frozenset, np.ndarray)
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|uuid|guid|nr|no|index|key))|.*[a-z](Id|ID)")
 
+#: rows of which facts are read at a time
+_ROWS = 4096
 _PARQUET = (".parquet", ".pq")
 #: stands for the path in errors and warnings about a data frame; lines are its rows from 1
 _FRAME = "data frame"
@@ -121,6 +124,39 @@ def read_parquet(
     """
     for part in _parquet_parts(fspath(path), size):
         yield _assemble(path, _Wanted(labels, categories, drop, like), *part)
+
+
+def read_facts(path: AnyPath, names: Sequence[str], encoding: str = "utf-8") -> Facts:
+    """Read columns of numbers that are known of each row, for rules; an empty cell is what is not known.
+
+    A single column is the facts, several are facts by their names.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "films.csv")
+    ...     _ = path.write_text("length,total\\n90,3\\n,\\n")
+    ...     read_facts(path, ["total"]).arrays[""]
+    array([ 3., nan], dtype=float32)
+    """
+    rows = list(stream_cells(path, names, _ROWS, encoding))
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return facts_of(columns, fspath(path))
+
+
+def facts_of(columns: Columns, path: str = _FRAME) -> Facts:
+    """Return columns of cells by their names as facts."""
+    known: dict[str, list[float]] = {}
+    for name, cells in columns.items():
+        known[name] = []
+        for row, cell in enumerate(cells, start=1):
+            lacks = not _present(cell) or _is_missing(cell)
+            if not lacks and not _is_number(cell):
+                what = f"row {row} has {cell!r} in the column of facts {name!r}"
+                raise DataError(f"{what}; write a number, or nothing where it is not known", path)
+            known[name].append(np.nan if lacks else number(str(cell)))
+    (values, *others) = known.values()
+    return Facts(known if others else values)
 
 
 def frame_columns(frame: Any) -> dict[str, list[Any]]:
