@@ -62,7 +62,11 @@ class Checked:
         """Return the cells of a table; `HEADING` is above them."""
         judged = [f"{self.right / self.labelled:.0%}", f"{self.chance:.0%}"] if self.labelled else ["", ""]
         penalties = "" if self.truth is None else f"{self.truth:.2g}, {self.others:.2g}"
-        name = self.name if len(self.name) <= _SHOWN else f"{self.name[: _SHOWN // 2]}…{self.name[1 - _SHOWN // 2 :]}"
+        name = (
+            self.name
+            if len(self.name) <= _SHOWN
+            else f"{self.name[: _SHOWN // 2]}…{self.name[1 - _SHOWN // 2 :]}"
+        )
         weight = "hard" if self.weight == float("inf") else f"{self.weight:g}"
         share = f"{self.fires / max(self.instances, 1):.0%}"
         wrong = "" if self.wrong is None else str(self.wrong)

@@ -17,7 +17,10 @@ from lossnet.losses import TaskLoss
 from lossnet.methods.mean_teacher import SEARCH, MeanTeacher
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, MultiLabel, Prediction, Space, Tags, best_path
+from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags, best_path
+
+#: what a hard rule costs for each pixel that breaks it, in nats
+_HARD = 20.0
 
 
 class Rules(MeanTeacher):
@@ -34,8 +37,9 @@ class Rules(MeanTeacher):
     where a taxonomy (`ancestors`) is the only rule; so is the mean over tags where all rules are
     `lossnet.energies.ChainRule`.  Other rules about tags ask for whole fields, which samples hardly ever
     have: the target then is the best output that `LocalSearch` finds, ``argmin E(y) − α log P̄(y|x)``, from
-    the best one under the rules about tokens and neighbours.  Elsewhere sums are estimated from samples of
-    ``P̄^α``, or of ``P``, weighted by what they are to stand for.
+    the best one under the rules about tokens and neighbours.  The target of masks is made by the gradient of
+    the rules, see `pixels`.  Elsewhere sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by
+    what they are to stand for.
     An instance of which no candidate keeps the hard rules teaches as if there were none.
 
     Args:
@@ -93,9 +97,25 @@ class Rules(MeanTeacher):
             return self.tags(tempered, batch)
         if self.taxonomy is not None:
             return self.taxonomy.expectation(tempered.logits)
+        if isinstance(self.space, Mask):
+            return self.pixels(tempered, batch)
         y, drawn = self.candidates(tempered)
         posterior = (tempered.log_prob(y) - self.penalties(batch, y) - drawn).softmax(1)
         return (posterior.reshape(*y.shape[:2], *[1] * self.space.event_dims) * y).sum(1)
+
+    def pixels(self, tempered: Prediction, batch: Batch) -> Tensor:
+        """Return ``relax(α z − ∂E/∂y)`` at the tempered teacher's output.
+
+        That is the mean of ``q`` where rules are sums over pixels, and a step of its mean field elsewhere: of
+        whole masks, samples hardly ever keep a rule.  A hard rule's units are large, not infinite.
+        """
+        with torch.enable_grad():
+            y = tempered.relaxed.detach().requires_grad_()
+            parts = (rule.broken(rule.encode(batch.x, batch.facts), y.unsqueeze(1)) for rule in self.rules)
+            weights = (min(rule.weight, _HARD) for rule in self.rules)
+            energy = sum(weight * part.sum() for weight, part in zip(weights, parts, strict=True))
+            (pull,) = torch.autograd.grad(energy, y)
+        return self.space.relax(tempered.logits - pull, tempered.mask)
 
     def tags(self, tempered: Prediction, batch: Batch) -> Tensor:
         """Return the mean of ``q`` where all rules are about tokens and neighbours, else its best output."""
