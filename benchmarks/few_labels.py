@@ -2,8 +2,8 @@
 
 Draws of labels are by the seed.  Of digits, settings are those of ``lossnet demo``, epochs are fixed, and
 weights are kept of the epoch in which the few labels themselves are predicted best.  Elsewhere a fifth of the
-labelled rows validates, and settings are the same for all methods where they have the same ones: defaults that
-nobody tuned.
+labelled rows validates, and settings are the same for all methods where they have the same ones: they are
+defaults, but for dropout, and nobody tuned them.
 """
 
 from __future__ import annotations

@@ -111,9 +111,10 @@ class Rules(MeanTeacher):
         """
         with torch.enable_grad():
             y = tempered.relaxed.detach().requires_grad_()
-            parts = (rule.broken(rule.encode(batch.x, batch.facts), y.unsqueeze(1)) for rule in self.rules)
-            weights = (min(rule.weight, _HARD) for rule in self.rules)
-            energy = sum(weight * part.sum() for weight, part in zip(weights, parts, strict=True))
+            energy = y.new_zeros(())
+            for rule in self.rules:
+                broken = rule.broken(rule.encode(batch.x, batch.facts), y.unsqueeze(1))
+                energy = energy + min(rule.weight, _HARD) * broken.sum()
             (pull,) = torch.autograd.grad(energy, y)
         return self.space.relax(tempered.logits - pull, tempered.mask)
 
