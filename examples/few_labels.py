@@ -30,8 +30,10 @@ rules = [
     forbids("[a-z]+", "person", weight=4.0),
     once("amount", "goods", "person"),
 ]
-settings = {"epochs": 10, "task_hidden": 32, "learning_rate": 5e-3, "ramp_up": 20, "batch_size": 32}
-tagger = SequenceTagger(method="rules", validation_fraction=0, random_state=0, **settings)
+tagger = SequenceTagger(
+    method="rules", epochs=10, task_hidden=32, learning_rate=5e-3, ramp_up=20, batch_size=32, random_state=0
+)
+tagger.set_params(validation_fraction=0)  # two sentences leave none to validate with
 tagger.fit(sentences[:200], [*tags[:2], *[None] * 198], rules=rules)
 right = np.mean(
     [list(a) == list(b) for a, b in zip(tagger.predict(sentences[200:]), tags[200:], strict=True)]
