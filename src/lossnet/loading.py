@@ -162,6 +162,8 @@ def load(
         made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
         raw = split_data(made, examples, None, split, seed)
     known, parts, split_name = raw.entry, list(raw.parts), raw.split_name
+    if others is None:
+        parts[0], others = _apart(parts[0])
     if labelled is not None:
         if others is not None:
             raise DataError(f"labelled={labelled} takes labels away, and some rows have none already")
@@ -210,6 +212,17 @@ def keep_labels(train: Examples, count: int, seed: int) -> tuple[Examples, Examp
         raise DataError(f"labelled={count}: there are {len(train)} training rows; keep 1 or more, not all")
     order = np.random.default_rng(seed).permutation(len(train))
     return train.take(np.sort(order[:count])), train.take(np.sort(order[count:])).without_target()
+
+
+def _apart(train: Examples) -> tuple[Examples, Examples | None]:
+    """Return the instances of which some label is known, and the others without labels, if there are any."""
+    unknown = getattr(train.target, "unknown", None)
+    if unknown is None:
+        return train, None
+    lack = unknown.sum(axis=1) == unknown.shape[1]
+    if not lack.any() or lack.all():
+        return train, None
+    return train.take(np.flatnonzero(~lack)), train.take(np.flatnonzero(lack)).without_target()
 
 
 def _without_labels(path: AnyPath, task: Task, facts: Sequence[str] | None, encoding: str | None) -> Examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -89,8 +90,8 @@ def read_csv(
     A column that is empty, and in more than 50 rows one of texts that hardly come twice, such as titles, of
     row numbers or identifiers, or with the same value everywhere, is left out with a warning.
 
-    Labels are columns of 0 and 1 (or no and yes), or one column with the names of each row's labels,
-    separated by semicolons, bars or commas.
+    Labels are columns of 0 and 1 (or no and yes), empty where it is not known whether a label is true; or
+    one column with the names of each row's labels, separated by semicolons, bars or commas.
 
     The ``delimiter`` is a tab in TSV, else whichever of comma, semicolon and tab the first line has most of;
     where it is a semicolon, numbers may have a decimal comma.
@@ -430,15 +431,15 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
 
 def _label_matrix(
     path: AnyPath, chosen: Mapping[str, bool], columns: Columns, lines: Sequence[int]
-) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return the labels' names and a matrix of 0 and 1, ``(rows, labels)``."""
+) -> tuple[list[str], NDArray[Any]]:
+    """Return the labels' names and a matrix of 0 and 1, NaN where a cell is empty, ``(rows, labels)``."""
     names = list(chosen)
     if len(chosen) == 1 and chosen[names[0]]:
         return _listed(columns[names[0]])
-    y = np.zeros((len(lines), len(names)), dtype=np.uint8)
+    y = np.zeros((len(lines), len(names)), dtype=np.float32)
     for position, name in enumerate(names):
         y[:, position] = _Column(path, name, columns[name], lines).label()
-    return names, y
+    return names, y if np.isnan(y).any() else y.astype(np.uint8)
 
 
 def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str, bool]:
@@ -646,16 +647,17 @@ class _Column(NamedTuple):
             raise self._error(row, f"{cell!r} in {self.name!r} {what}; {advice}")
         like.unseen.add(self.name, cell)
 
-    def label(self) -> list[int]:
-        """Return zeros and ones; a missing or other value is an error."""
+    def label(self) -> list[float]:
+        """Return zeros and ones, and NaN for what is missing; another value is an error."""
         column = []
         for row, cell in enumerate(self.cells):
             if not _present(cell):
-                raise self._error(row, f"label {self.name!r} is missing; labels must be 0 or 1")
+                column.append(math.nan)
+                continue
             value = LABEL_WORDS.get(str(cell).lower())
             if value is None:
                 raise self._error(row, f"label {self.name!r} is {cell!r}, neither 0 nor 1; correct it")
-            column.append(int(value))
+            column.append(float(value))
         return column
 
     def _error(self, row: int, message: str) -> DataError:
