@@ -128,7 +128,7 @@ class Rule(Energy):
             raise RuleError(self.name, f"{what}; it must give a penalty for each, {tuple(y.shape[:2])}")
         penalties = penalties.to(y.dtype)
         if y.requires_grad and torch.is_grad_enabled() and not penalties.requires_grad:
-            why = "; write it in torch, or let it teach by method rules, which needs none"
+            why = "; write it in torch: where probabilities are judged, as by seal or of masks, it needs one"
             raise RuleError(self.name, f"gives penalties that have no gradient in the outputs{why}")
         if not (penalties.is_cuda and torch.cuda.is_current_stream_capturing()):
             strange = (penalties.isnan() | penalties.isneginf()).any(1).nonzero()
