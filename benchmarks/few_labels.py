@@ -349,6 +349,9 @@ def partly_costs(results: Sequence[dict[str, Any]]) -> Table:
                 for variant, own in lost.items()
             }
             share = statistics.fmean(costs[UNKNOWN]) / statistics.fmean(costs[NEGATIVE])
-            cells = (with_error(costs[variant]) for variant in (NEGATIVE, UNKNOWN))
-            rows.append([way.title, name, *cells, f"{share:.2f}", with_error(costs[AT_RANDOM])])
+            cells = [
+                with_error(own) if len(own) > 1 else ""
+                for own in (costs[variant] for variant in (NEGATIVE, UNKNOWN, AT_RANDOM))
+            ]
+            rows.append([way.title, name, *cells[:2], f"{share:.2f}", cells[2]])
     return heading, rows

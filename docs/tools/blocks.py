@@ -161,6 +161,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
     "digits / gains": _gains_on_digits,
     "few-labels / digits": lambda: markdown(*few_labels.digits(_lines("few-labels"))),
+    "few-labels / partly": lambda: markdown(*few_labels.partly(_lines("few-labels"))),
+    "few-labels / costs": lambda: markdown(*few_labels.partly_costs(_lines("few-labels"))),
     "hypergradient": lambda: markdown(*hypergradient.costs(_content("hypergradient"))),
     "implicit": partial(_table, "implicit", implicit.CELLS, seal.COLUMNS, "seeds", "published"),
     "implicit / gained": lambda: markdown(*implicit.gained(_lines("implicit"))),
