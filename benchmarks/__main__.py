@@ -14,6 +14,7 @@ from benchmarks import (
     citations,
     digits,
     energies,
+    few_labels,
     hypergradient,
     implicit,
     mlc,
@@ -40,6 +41,7 @@ from lossnet.cli import exit_status
 _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "auto": auto.run,
     "energies": energies.run,
+    "few-labels": few_labels.run,
     "implicit": implicit.run,
     "mlc": mlc.run,
     "names": names.run,

@@ -89,7 +89,7 @@ def test_commands_in_the_pages_have_arguments_that_exist():
         parsers[command].parse_args(arguments)  # exits for an unknown argument
 
 
-@pytest.mark.parametrize("name", ["labels", "tags", "masks"])
+@pytest.mark.parametrize("name", ["labels", "tags", "masks", "ten-labels"])
 def test_the_notebook_of_a_tutorial_is_its_page(name):
     """Its cells are the very blocks that run above."""
     page, notebook = (ROOT / "docs" / "tutorials" / f"{name}.{kind}" for kind in ("md", "ipynb"))

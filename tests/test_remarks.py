@@ -136,3 +136,9 @@ def test_cross_entropy_is_not_advised_to_those_who_use_it():
         result = train(Run("made", method, settings=settings, progress=False), data)
         (line,) = [line for line in result["remarks"] if "the same prediction" in line]
         assert ("method cross-entropy" in line) == advised
+
+
+def test_unknown_labels_are_counted():
+    rows = MultiLabelData.from_arrays(np.eye(4), [[1, np.nan], [0, 1], [np.nan, 1], [1, 0]])
+    (line,) = (line for line in data_remarks(Loaded.from_parts(rows, rows.take([1, 3]))) if "unknown" in line)
+    assert line.startswith("2 labels of 2 training instances are unknown (empty, None or NaN); nothing is")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TUTORIALS = Path(__file__).parents[1] / "tutorials"
-NAMES = ("labels", "tags", "masks")
+NAMES = ("labels", "tags", "masks", "ten-labels")
 
 _ITSELF = re.compile(r"^This page is also .*\n\n", re.MULTILINE)
 _CODE = re.compile(r"^```python\n(.*?)^```\n(?:\n```(?:text|none)\n.*?^```\n)?", re.DOTALL | re.MULTILINE)

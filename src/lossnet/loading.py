@@ -11,7 +11,8 @@ import numpy as np
 
 from lossnet.data import Coverage, DataError, Examples, Facts, digest, labelled_rows, rows_of
 from lossnet.data.errors import AnyPath
-from lossnet.data.readers import read_frame
+from lossnet.data.examples import concatenated
+from lossnet.data.readers import facts_of, frame_columns, read_facts, read_frame
 from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
 from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.data.tables import Origin
@@ -94,6 +95,8 @@ def load(
     labelled: int | None = None,
     labelled_seed: int = 0,
     unlabelled: bool = True,
+    unlabelled_file: AnyPath | None = None,
+    facts: Sequence[str] | None = None,
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -125,6 +128,9 @@ def load(
     facts, see `gather`, where outputs may be None or NaN for some instances; or a data frame, for which
     ``labels`` and ``words`` are as for a table.  `Loaded` data are returned unchanged.
 
+    ``facts`` are columns of a table that say what is known of each row, for rules, and are no inputs.
+    ``unlabelled_file`` has further training instances, without labels, and with the same facts.
+
     With ``labelled``, so many training instances, drawn by ``labelled_seed``, keep their labels, and these
     take the place of the validation data too: no other label is used but to test.  Unless ``unlabelled``,
     instances without labels are left out.
@@ -145,27 +151,34 @@ def load(
     others: Examples | None = None
     if data is None:
         where = (name_or_path, data_dir, split, labels, seed, progress, resize, words)
-        raw = read_raw(*where, valid=valid, test=test, encoding=encoding)
+        raw = read_raw(*where, valid=valid, test=test, encoding=encoding, facts=facts)
     else:
         if valid is not None or test is not None or encoding is not None:
             raise DataError("valid=, test= and encoding= are for files; these data are in memory")
-        examples, others = _collected(data, labels, words)
+        examples, others = _collected(data, labels, words, facts)
         if others is not None and split is not None:
             raise DataError("a split numbers rows, and some have no labels; give Loaded.from_parts instead")
         standardise = not getattr(examples.source, "is_sparse", False)
         made = Entry(str(name_or_path), "data in memory", standardise=standardise, features=TOKEN_FEATURES)
         raw = split_data(made, examples, None, split, seed)
     known, parts, split_name = raw.entry, list(raw.parts), raw.split_name
+    if others is None:
+        parts[0], others = _apart(parts[0])
     if labelled is not None:
         if others is not None:
             raise DataError(f"labelled={labelled} takes labels away, and some rows have none already")
-        kept, others = keep_labels(parts[0], labelled, labelled_seed)
+        train = parts[0] if known.facts is None else parts[0].with_facts(known.facts(parts[0]))
+        kept, others = keep_labels(train, labelled, labelled_seed)
         parts = [kept, kept, parts[2]]
     others = others if unlabelled else None
     fitting = Fitting()
     if task is None:
         kind, sources = kind_for(parts[0].source, Input), [part.source for part in parts]
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
+    if unlabelled_file is not None:
+        more = _without_labels(unlabelled_file, task or Task.fit(parts, fitting), facts, encoding)
+        others = more if others is None else concatenated([others, more])
+    if task is None:
         task = Task.fit(parts, fitting, others)
     given = parts if others is None else [*parts, others]
     training, validation, testing, *rest = task.prepare(given)
@@ -201,10 +214,38 @@ def keep_labels(train: Examples, count: int, seed: int) -> tuple[Examples, Examp
     return train.take(np.sort(order[:count])), train.take(np.sort(order[count:])).without_target()
 
 
-def _collected(data: Any, labels: Any, words: str | None) -> tuple[Examples, Examples | None]:
+def _apart(train: Examples) -> tuple[Examples, Examples | None]:
+    """Return the instances of which some label is known, and the others without labels, if there are any."""
+    unknown = getattr(train.target, "unknown", None)
+    if unknown is None:
+        return train, None
+    lack = unknown.sum(axis=1) == unknown.shape[1]
+    if not lack.any() or lack.all():
+        return train, None
+    return train.take(np.flatnonzero(~lack)), train.take(np.flatnonzero(lack)).without_target()
+
+
+def _without_labels(path: AnyPath, task: Task, facts: Sequence[str] | None, encoding: str | None) -> Examples:
+    """Read instances without labels from a file, as a task reads those to predict for."""
+    options = {} if encoding is None else {"encoding": encoding}
+    parts = [part.examples for part in task.input.stream(path, task.output.names, False, **options)]
+    examples = concatenated(parts).without_target()
+    examples = examples.numbered(np.arange(len(examples)))
+    return examples.with_facts(read_facts(path, facts, encoding or "utf-8")) if facts else examples
+
+
+def _collected(
+    data: Any, labels: Any, words: str | None, facts: Sequence[str] | None
+) -> tuple[Examples, Examples | None]:
     """Return the instances with labels, and those without, if there are any."""
     if hasattr(data, "columns"):
+        if facts:
+            own = facts_of(frame_columns(data[list(facts)]))
+            inputs, _ = _collected(data.drop(columns=list(facts)), labels, words, None)
+            return inputs.with_facts(own), None
         return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels)), None
+    if facts:
+        raise DataError("facts= names columns of a data frame or file; give these data as (X, Y, facts)")
     if labels is not None or words is not None:
         raise DataError("labels= and words= name columns of a data frame or file; these data have none")
     if isinstance(data, Examples):
@@ -214,15 +255,16 @@ def _collected(data: Any, labels: Any, words: str | None) -> tuple[Examples, Exa
             f"data are a {type(data).__name__}; give (X, Y), (X, Y, facts), Examples, a data frame or Loaded"
         )
         raise DataError(what)
-    x, y, *facts = data
+    x, y, *told = data
     known = labelled_rows(y)
     if known.all() or not known.any():
-        return gather(x, y, *facts), None
+        return gather(x, y, *told), None
     have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
-    if facts:
-        told = Facts(facts[0])
-        have = have.with_facts(told.take(np.flatnonzero(known)))
-        lack = lack.with_facts(told.take(np.flatnonzero(~known)))
+    lack = lack.numbered(np.flatnonzero(~known))
+    if told:
+        of_rows = Facts(told[0])
+        have = have.with_facts(of_rows.take(np.flatnonzero(known)))
+        lack = lack.with_facts(of_rows.take(np.flatnonzero(~known)))
     return have, lack
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from lossnet.energies import Energy, Rule, Scorer
+from lossnet.energies.rules import check_rules
 
 if TYPE_CHECKING:
     from lossnet.task import Task
@@ -54,10 +55,7 @@ class OwnParts:
             if part is not None and not callable(part):
                 what = f"{name} is {part!r}; give a torch.nn.Module"
                 raise TypeError(f"{what}, a class of modules, or a function that returns one")
-        for one in self.rules:
-            if not isinstance(one, Rule):
-                what = f"{one!r} is no rule; decorate a function with lossnet.rule"
-                raise TypeError(f"{what}, or take one of lossnet.energies, such as exactly(2)")
+        check_rules(self.rules)
         if self.frozen and self.energy is None:
             raise ValueError("a frozen energy must be given: energy=…")
 

@@ -11,9 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data import Dataset, Sentences
-from lossnet.decoding import Decision, Decoder
+from lossnet.data import Dataset, Examples, Facts, Sentences
+from lossnet.decoding import Decision, Decoder, Threshold
+from lossnet.energies import Rule
+from lossnet.settings import Settings
 from lossnet.task import Task
+from lossnet.under_rules import UnderRules
 
 __all__ = ["Ensemble", "Predictor"]
 
@@ -61,16 +64,47 @@ class Predictor(ABC):
         return array
 
     def predict(
-        self, x: Any, decode: str | Decoder | None = None, device: torch.device | str = "cpu"
+        self,
+        x: Any,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
     ) -> NDArray[np.uint8]:
         """Return outputs of raw inputs, as 0 and 1 in the shape of `predict_proba`.
 
         ``decode`` says how they are chosen: a name of ``task.output.decoders``, such as ``"tuned"`` or
         ``"expected-f1"`` for labels, or a decoder; by default, labels and pixels by the tuned threshold, and
         the likeliest tags.
+
+        Outputs that ``rules`` penalise are changed, see `UnderRules`; ``facts`` are what is known of each
+        row, as `lossnet.data.Facts` takes them.  For each of those outputs rules then judge up to 4,096 label
+        sets, or up to 20 times some 1,000 outputs of a search; without rules there is one forward pass.
         """
+        data = self.task.read(x)
+        relaxed, _ = self.probabilities(data, device)
+        return self.decoded(data, relaxed.cpu(), decode, rules, facts).numpy().astype(np.uint8)
+
+    def decoded(
+        self,
+        data: Examples,
+        relaxed: Tensor,
+        decode: str | Decoder | None = None,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
+    ) -> Tensor:
+        """Return outputs of prepared data from their probabilities, 0 and 1, ``(instances, *event)``."""
         decoder = self.decoder(decode)
-        return decoder(torch.from_numpy(self.predict_proba(x, device))).numpy().astype(np.uint8)
+        outputs = decoder(relaxed)
+        if not rules:
+            if facts is not None:
+                raise ValueError("facts are read by rules; give rules=… too, or leave facts out")
+            return outputs
+        under = UnderRules(tuple(rules), self.task.space(Settings()))
+        value = decoder.value if isinstance(decoder, Threshold) else self.threshold
+        told = self.task.for_rules(data if facts is None else data.with_facts(Facts(facts)))
+        return under(told, relaxed, outputs, torch.as_tensor(value, dtype=torch.float64))
 
     def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:
         """Return metrics on prepared data, decoded as validation data have chosen."""
@@ -85,11 +119,18 @@ class Predictor(ABC):
             return self.task.output.decoder(decode, self.decision)
         return decode
 
-    def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
+    def named(
+        self,
+        x: Any,
+        decode: str | Decoder | None = None,
+        *,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
+    ) -> list[Any]:
         """Return outputs of raw inputs in readable form: label names, tagged tokens, or masks."""
         data = self.task.read(x)
         relaxed, _ = self.probabilities(data)
-        return self.task.output.named(self.decoder(decode)(relaxed), data.source)
+        return self.task.output.named(self.decoded(data, relaxed, decode, rules, facts), data.source)
 
     def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
         """Return tokens and their tags, of texts or of sentences given as tokens."""

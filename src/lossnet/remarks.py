@@ -49,7 +49,7 @@ def data_remarks(data: Loaded) -> list[str]:
     """
     constant = [] if data.unlabelled is not None else _constant_labels(data.train)  # others may be there
     found = [*constant, *_unscaled(data.train)]
-    found += _sizes(data.train)
+    found += [*_sizes(data.train), *_unknown(data.train)]
     if _same(data):
         found.append(f"the {len(data.train)} instances that train validate too; figures on valid are no test")
     elif len(data.valid) < _FEW:
@@ -188,6 +188,14 @@ def _sizes(train: Examples) -> Iterator[str]:
     if (sizes == 1).all() and len(train.target.names) > 2:
         what = f"each training instance has exactly one of {len(train.target.names)} labels"
         yield f"{what}; for one of several classes, or a number, scikit-learn has what you want"
+
+
+def _unknown(train: Examples) -> Iterator[str]:
+    """Yield a line about training labels that are not known."""
+    if isinstance(train.target, LabelTable) and train.target.unknown is not None:
+        count, rows = train.target.unknown.sum(), (train.target.unknown.sum(axis=1) > 0).sum()
+        what = f"{count} labels of {rows} training instances are unknown (empty, None or NaN)"
+        yield f"{what}; nothing is learned of those"
 
 
 def _same(data: Loaded) -> bool:

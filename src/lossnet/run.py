@@ -26,6 +26,7 @@ from lossnet.build import AUTO, METHODS, build, check_names, default_loss, defau
 from lossnet.card import model_card
 from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
+from lossnet.energies import RuleError
 from lossnet.files import write_json
 from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
@@ -79,6 +80,8 @@ class Run:
         labels: label columns, for files that do not say.
         labelled: how many training instances keep their labels, drawn by the seed; no other label is used
             but to test, so that these choose the epoch and the threshold as well.
+        unlabelled: a file of further training instances, without labels, for methods that learn from those.
+        facts: columns of a table with what is known of each row, for rules; they are no inputs.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
@@ -108,6 +111,8 @@ class Run:
     encoding: str | None = None
     labels: Sequence[str] | None = None
     labelled: int | None = None
+    unlabelled: Path | str | None = None
+    facts: Sequence[str] | None = None
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
@@ -231,6 +236,11 @@ def read(run: Run, data: Any = None) -> Loaded:
     Instances without labels are among them for methods that learn from those.
     """
     method, _, settings = settled(run)
+    semi_supervised = method != AUTO and METHODS[method].method.semi_supervised
+    if run.unlabelled is not None and not semi_supervised:
+        able = (name for name, spec in METHODS.items() if spec.method.semi_supervised)
+        what = f"method {method} learns nothing from instances without labels (unlabelled=, --unlabelled)"
+        raise ValueError(f"{what}; name one that does: {', '.join(able)}")
     return load_data(
         run.data,
         run.data_dir,
@@ -246,7 +256,9 @@ def read(run: Run, data: Any = None) -> Loaded:
         encoding=run.encoding,
         labelled=run.labelled,
         labelled_seed=run.seed,
-        unlabelled=method != AUTO and METHODS[method].method.semi_supervised,
+        unlabelled=semi_supervised,
+        unlabelled_file=run.unlabelled,
+        facts=run.facts,
     )
 
 
@@ -347,6 +359,7 @@ def fit(
         return auto.choose(run, data, lambda member, part, own: fit(member, part, own), weights)
     device = find_device(run.device)
     model = new_model(run, data)
+    _check_known(model, data)
     trainer = trainer_of(model, run, identity_of(data), follow, processes)
     train: Dataset = data.train.on(device)
     if weights is not None:
@@ -364,9 +377,20 @@ def fit(
         fitted = measure(model, data, trainer, history)
         metrics = fitted.metrics
         return fitted
+    except RuleError as error:
+        others = data.unlabelled if model.method.semi_supervised else None
+        raise error.among((others or data.train).numbers) from error.__cause__
     finally:
         if follow is not None:
             follow.finish(flat(metrics), completed=bool(metrics))
+
+
+def _check_known(model: Model, data: Loaded) -> None:
+    """Raise a ValueError where labels are unknown and the method needs whole label sets."""
+    if getattr(data.train.target, "unknown", None) is not None and not model.method.partly_known:
+        able = (name for name, spec in METHODS.items() if spec.method.partly_known)
+        what = f"method {model.names[0]} needs all labels of a row, and some are unknown"
+        raise ValueError(f"{what}; use one of {', '.join(able)}, or leave such rows out, as None")
 
 
 def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:
@@ -550,8 +574,9 @@ def source_of(run: Run) -> dict[str, Any]:
     labels = None if run.labels is None else list(run.labels)
     split = None if run.split is None else str(run.split)
     source = {"data": str(run.data), "split": split, "labels": labels}
-    others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding")}
-    told = {name: str(value) for name, value in others.items() if value is not None}
+    others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding", "unlabelled")}
+    told: dict[str, Any] = {name: str(value) for name, value in others.items() if value is not None}
+    told |= {} if run.facts is None else {"facts": list(run.facts)}
     return source | told | ({} if run.labelled is None else {"labelled": run.labelled})
 
 

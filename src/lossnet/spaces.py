@@ -73,6 +73,7 @@ class Batch(NamedTuple):
         rows: the instances' numbers in their data set, ``(batch,)``, for methods that cut it into folds.
         facts: what is known of instances beside their inputs, for rules: a tensor, or several by name.
         unlabelled: other instances, without ``y``, for methods that learn from those too.
+        known: 1 where a label is known and 0 where it is not, and ``y`` 0; None where all are known.
 
     >>> batch = Batch({"ids": torch.zeros(2, 3), "lengths": torch.ones(2)}, None)
     >>> batch.size, batch.to("cpu").x["lengths"]
@@ -86,6 +87,7 @@ class Batch(NamedTuple):
     rows: Tensor | None = None
     facts: Any = None
     unlabelled: Batch | None = None
+    known: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -587,6 +589,8 @@ def chain_steps(local: Tensor, transitions: Tensor, mask: Tensor) -> Iterator[tu
 class Prediction:
     """A network's logits seen as a distribution over a space.
 
+    ``known`` is 1 where the truth that it is compared with is known, as in a `Batch`.
+
     >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
     >>> prediction.cross_entropy(torch.tensor([[1.0, 0.0]]))
     tensor([1.3863])
@@ -595,6 +599,7 @@ class Prediction:
     space: Space
     logits: Tensor
     mask: Tensor | None = None
+    known: Tensor | None = None
 
     @property
     def relaxed(self) -> Tensor:
@@ -637,6 +642,24 @@ class Prediction:
     def cross_entropy(self, truth: Tensor) -> Tensor:
         """Return the cross-entropy of the truth, summed over units, ``(batch,)``."""
         return self.space.cross_entropy(self.logits, truth, self.mask)
+
+    def where_known(self) -> Prediction:
+        """Return the prediction of those units alone whose truth is known; the others count as padding.
+
+        >>> whole = Prediction(MultiLabel(2), torch.zeros(1, 2), known=torch.tensor([[1.0, 0.0]]))
+        >>> whole.where_known().cross_entropy(torch.tensor([[1.0, 0.0]]))
+        tensor([0.6931])
+        """
+        return self if self.known is None else replace(self, mask=self.known, known=None)
+
+    def completed(self, truth: Tensor) -> Tensor:
+        """Return a truth ``(batch, *event)`` in which what is unknown is drawn from this prediction.
+
+        >>> sure = Prediction(MultiLabel(2), torch.tensor([[9e9, 9e9]]), known=torch.tensor([[1.0, 0.0]]))
+        >>> sure.completed(torch.tensor([[0.0, 0.0]]))
+        tensor([[0., 1.]])
+        """
+        return truth if self.known is None else torch.where(self.known > 0, truth, self.sample(1).squeeze(1))
 
     def detach(self) -> Prediction:
         """Return the same prediction, held fixed."""

@@ -111,7 +111,6 @@ CSV_CASES = [
     (CSV + "1,x,0,1\n1,x,0\n", 3, "3 cells for 4"),
     (CSV + "1,x,0,1,1\n", 2, "5 cells for 4"),
     (CSV + '1,"x\ny",0,1\n1,x,0,2\n', 4, "label 'l_b' is '2', neither"),
-    (CSV + "1,x,,1\n", 2, "label 'l_a' is missing"),
     (CSV + "1,x,0,1\ninf,x,0,1\n", 3, "not finite; leave the cell empty"),
     (CSV + "1,x,0,1\n-Infinity,x,0,1\n", 3, "not finite"),
     (CSV + "1,x,0,1\nbig,x,0,1\n", 3, "'big' in 'size' is not a number"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from lossnet.data import DataError, Examples, FeatureTable, LabelTable, MultiLabelData
+from lossnet.data import DataError, Examples, FeatureTable, LabelTable, MultiLabelData, digest
 from lossnet.data.examples import Resident
 from lossnet.data.tables import SparseFeatures
 
@@ -129,7 +129,6 @@ def test_arrays_are_not_changed():
         ([[np.inf]], [[1]], {}, "infinite"),
         ([[1e300]], [[1]], {}, "infinite"),
         ([[1.0]], [[2]], {}, "neither 0 nor 1"),
-        ([[1.0]], [[np.nan]], {}, "neither 0 nor 1"),
         ([[1.0]], sparse.csr_array([[3]]), {}, "neither 0 nor 1"),
         ([1.0], [[1]], {}, "dimension"),
         ([[1.0]], [1], {}, "dimension"),
@@ -151,3 +150,37 @@ def test_errors_survive_pickling():
     assert str(again) == str(error) == "a.arff:3: bad; fix it"
     assert (again.path, again.line) == ("a.arff", 3)
     assert isinstance(error, ValueError)
+
+
+# ---------------------------------------------------------------- labels that are unknown
+
+PARTLY = np.array([[1, np.nan, 0], [0, 1, 1], [np.nan, np.nan, 1]])
+
+
+@pytest.mark.parametrize("y", [PARTLY, sparse.csr_array(PARTLY), PARTLY.tolist()], ids=type)
+def test_unknown_labels_go_with_their_rows(y):
+    table = LabelTable(y)
+    whole = np.arange(3)
+    assert table.batch(whole).tolist() == np.nan_to_num(PARTLY).tolist()
+    assert table.known(whole).tolist() == (~np.isnan(PARTLY)).astype(float).tolist()
+    assert table.take(np.array([2, 0])).known(np.array([0])).tolist() == [[0, 0, 1]]
+    assert table.take(np.array([1])).known(np.array([0])) is None, "a part may be known"
+    whole_table = LabelTable([[1, 1, 1]])
+    for first, second in ((table, whole_table), (whole_table, table)):
+        joint = first.join([second])
+        assert joint.known(np.arange(4)).sum() == 9
+        assert joint.batch(np.arange(4)).sum() == table.batch(whole).sum() + 3
+    assert type(table.on("meta")) is LabelTable
+
+
+def test_what_is_unknown_counts_in_content_hashes():
+    tables = LabelTable(PARTLY), LabelTable(np.nan_to_num(PARTLY)), LabelTable(np.flip(PARTLY, 1).copy())
+    assert len({digest(Examples(FeatureTable(np.eye(3)), table)) for table in tables}) == 3
+
+
+def test_labels_become_unknown():
+    table = LabelTable([[1, 0], [1, 1]])
+    hidden = table.where_unknown(sparse.csr_array([[True, False], [False, False]]))
+    assert hidden.batch(np.arange(2)).tolist() == [[0, 0], [1, 1]]
+    assert hidden.known(np.array([0])).tolist() == [[0, 1]]
+    assert table.known(np.array([0])) is None

@@ -17,6 +17,8 @@ from lossnet.data import (
     rows_of,
 )
 from lossnet.data.examples import concatenated
+from lossnet.data.readers import read_inputs
+from lossnet.loading import load
 
 NAN = float("nan")
 
@@ -55,10 +57,16 @@ def test_other_rows_have_labels(y):
     assert labelled_rows(y).all()
 
 
-@pytest.mark.parametrize("row", [[1, None], [NAN, 0.0]])
-def test_a_row_that_is_known_in_part_is_refused(row):
-    with pytest.raises(DataError, match="row 1 of y is known in part; give all of its labels"):
-        labelled_rows([[1, 0], row])
+@pytest.mark.parametrize("row", [[1, None], [NAN, 0.0], np.array([1, None], dtype=object)])
+def test_of_a_label_set_some_may_be_known(row):
+    y = [[1, 0], row, [None, None]]
+    assert labelled_rows(y).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("row", [["N", None], np.array([[1.0, NAN], [0, 1]])])
+def test_tags_and_masks_are_known_as_a_whole(row):
+    with pytest.raises(DataError, match="row 1 of y is known in part, which only label sets"):
+        labelled_rows([["N", "V"] if isinstance(row, list) else np.ones((2, 2)), row])
 
 
 def test_chosen_rows_of_anything():
@@ -145,3 +153,27 @@ def test_a_batch_of_one_row_is_refused():
     known = MultiLabelData.from_arrays(np.eye(2), np.eye(2))
     with pytest.raises(ValueError, match="batch_size must be above 1"):
         WithUnlabelled(known, known.without_target()).arranged(torch.arange(4), 1)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_empty_cells_of_label_columns_are_unknown(tmp_path):
+    lines = ["size,a,b", *(f"{row},{row % 2},{'' if row % 3 == 0 else 1}" for row in range(60))]
+    lines += [f"{row},," for row in range(20)]
+    path = tmp_path / "partly.csv"
+    path.write_text("\n".join(lines))
+    data = load(path, labels=["a", "b"])
+    parts = [data.train, data.valid, data.test]
+    assert sum(map(len, parts)) + len(data.unlabelled) == 80
+    assert data.unlabelled.target is None
+    known = data.train.batch(torch.arange(len(data.train))).known
+    assert known.any(1).all(), "rows of which nothing is known are apart"
+    assert (known == 0).any()
+    assert load(path, labels=["a", "b"], unlabelled=False).unlabelled is None
+    frame = pd.read_csv(path)
+    assert torch.equal(
+        load("frame", data=frame, labels=["a", "b"]).train.batch(torch.arange(9)).known, known[:9]
+    )
+    again = read_inputs(path, ["size"], ["b", "a"])
+    assert again.target.known(np.array([0, 1])).tolist() == [[0, 1], [1, 1]]

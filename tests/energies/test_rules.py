@@ -2,7 +2,11 @@
 
 import itertools
 import math
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,17 +14,24 @@ from lossnet.energies import (
     LabelInteraction,
     Local,
     Rule,
+    RuleError,
     Sum,
     allowed,
+    ancestors,
+    area,
     at_least,
     at_most,
+    connected,
     exactly,
     excludes,
     implies,
+    inside,
     listed,
     rule,
+    smooth,
     sums_to,
 )
+from lossnet.energies import rules as rules_module
 from lossnet.nets import MLP
 
 LABELS = 4
@@ -169,3 +180,188 @@ def test_too_many_sets_are_not_listed():
     assert listed(40, [exactly(2, weight=1.0)]) is None, "only hard rules leave sets out"
     with pytest.raises(ValueError, match="no set of 4 labels keeps all hard rules"):
         listed(4, [at_least(3), at_most(2)])
+
+
+# ---------------------------------------------------------------- any Python
+
+
+def counted_rule(**options):
+    """A rule of one candidate in plain Python, and what it was called with."""
+    calls = []
+
+    @rule(each=True, **options)
+    def alike(x, y, facts):
+        calls.append((tuple(x), tuple(y), facts["total"], tuple(facts["may"])))
+        return sum(int(y[label]) for label in range(LABELS)) * x[0] + np.nan_to_num(facts["total"])
+
+    return alike, calls
+
+
+def test_a_function_of_one_candidate_is_a_rule_of_batches():
+    alike, calls = counted_rule(weight=2.0)
+    x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    wanted = EVERY.sum(-1) * x[:, :1] + TOTALS.nan_to_num(0).unsqueeze(1)
+    torch.testing.assert_close(alike.at(x, FACTS)(EVERY), 2 * wanted)
+    assert len(calls) == len(set(map(str, calls))) == 48
+    alike.at(x, FACTS)(EVERY.flip(1).repeat(1, 3, 1))
+    assert len(calls) == 48, "what repeats is remembered"
+    alike.at(x + 1, FACTS)(EVERY[:, :1])
+    assert len(calls) == 51, "for other inputs it is called again"
+
+
+def test_memory_has_an_end(monkeypatch):
+    monkeypatch.setattr(rules_module, "_REMEMBERED", 20)
+    alike, calls = counted_rule()
+    alike.at(X, FACTS)(EVERY)
+    assert len(alike._remembered) == 20
+    alike.at(X, FACTS)(EVERY)
+    assert len(calls) == 96
+
+
+def test_numpy_will_do_and_sparse_inputs_are_made_dense():
+    batched = rule(lambda x, y, facts: np.abs(np.asarray(y).sum(-1) - 2))
+    torch.testing.assert_close(batched(X, EVERY), exactly(2, weight=1.0)(X, EVERY))
+    one = rule(each=True)(lambda x, y, facts: x[1])
+    wide = torch.eye(3).to_sparse_csr()
+    assert one(wide, EVERY)[:, 0].tolist() == [0, 1, 0]
+
+
+def test_a_rule_without_a_gradient_does_not_silently_teach_nothing():
+    y = torch.rand(3, 2, LABELS, requires_grad=True)
+    for made in (rule(each=True)(lambda x, y, facts: 1.0), rule(lambda x, y, facts: (y > 0.5).sum(-1))):
+        with pytest.raises(RuleError, match="no gradient in the outputs; write it in torch"):
+            made(X, y)
+        with torch.no_grad():
+            made(X, y)
+
+
+def fails_on(bad, how):
+    def function(x, y, facts):
+        if (np.asarray(x) == bad).any():
+            return how(y)
+        return y.sum(-1)
+
+    return function
+
+
+def hangs(y):
+    while True:
+        pass
+
+
+WRONG = {
+    "throws": (lambda y: 1 / 0, r"rule function raises ZeroDivisionError on row 1: division by zero"),
+    "is NaN": (lambda y: y.sum(-1) * math.nan, r"rule function gives NaN on row 1; a penalty is a number"),
+    "is -inf": (lambda y: y.sum(-1) * 0 - math.inf, r"rule function gives -inf on row 1"),
+    "hangs": (hangs, r"rule function takes longer than 0\.1 s on row 1; make it faster"),
+}
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("name", WRONG)
+def test_what_fails_is_named_with_its_instance(name, each):
+    how, message = WRONG[name]
+    made = rule(each=each, seconds=0.1)(fails_on(7, how))
+    x = torch.tensor([[1.0], [7.0], [2.0]])
+    before = signal.getsignal(signal.SIGALRM)
+    if name in ("is NaN", "is -inf") and not each:  # of a batch, one row
+        made = rule(lambda x, y, facts: torch.where(x == 7, how(y), 0.0))
+        message = message.replace("function", "<lambda>")
+    with pytest.raises(RuleError, match=message) as caught:
+        made(x, EVERY)
+    assert caught.value.row == 1
+    assert str(caught.value.among([10, 11, 12])).partition("row ")[2].startswith("11")
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_what_one_candidate_gives_must_be_a_number():
+    with pytest.raises(RuleError, match="rule <lambda> gives str on row 0; it must give a number"):
+        rule(each=True)(lambda x, y, facts: "no")(X, EVERY)
+    assert rule(each=True)(lambda x, y, facts: np.float32(2))(X, EVERY).eq(2).all()
+
+
+def test_a_batch_that_takes_too_long_as_a_whole_is_named_as_such():
+    made = rule(seconds=0.05)(lambda x, y, facts: time.sleep(0.03 * len(y)) or y.sum(-1))
+    with pytest.raises(RuleError, match=r"takes longer than 0\.05 s for 3 instances of 16 candidates"):
+        made(X, EVERY)
+
+
+def test_outside_of_the_main_thread_time_is_looked_at_afterwards():
+    made = rule(seconds=0.01)(lambda x, y, facts: time.sleep(0.05) or y.sum(-1))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuleError, match="takes longer"):
+        pool.submit(made, X, EVERY).result()
+
+
+# ---------------------------------------------------------------- taxonomies and masks
+
+
+def test_ancestors_are_a_loop_over_all_that_is_above():
+    parents = {1: 0, 2: 1, 3: (0, 1)}
+    over = {1: {0}, 2: {0, 1}, 3: {0, 1}}
+    hard = ancestors(parents)(X, EVERY)[0]
+    for y, penalty in zip(SETS, hard.tolist(), strict=True):
+        assert (penalty == 0) == all(y[above] for label in true(y) if label for above in over[label])
+    assert torch.autograd.gradcheck(
+        ancestors(parents, 1.0).at(X), torch.rand(1, 2, LABELS, dtype=torch.float64, requires_grad=True)
+    )
+
+
+MASKS = torch.tensor(list(itertools.product((0.0, 1.0), repeat=6))).reshape(1, 64, 2, 3).expand(3, -1, -1, -1)
+BOXES = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 3], [math.nan] * 4])
+SHARES = torch.tensor([[0.5, 0.5], [0.0, 1 / 3], [math.nan, math.nan]])
+
+
+def pieces(mask):
+    """Groups of pixels that touch, corners included, by repeated merging."""
+    groups = [{place} for place in itertools.product(range(2), range(3)) if mask[place]]
+    for one, other in itertools.combinations(list(itertools.product(range(2), range(3))), 2):
+        if mask[one] and mask[other] and max(abs(one[0] - other[0]), abs(one[1] - other[1])) == 1:
+            joined = [group for group in groups if one in group or other in group]
+            groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+    return len(groups)
+
+
+def outside(row, mask):
+    top, left, bottom, right = BOXES[row].tolist()
+    return sum(
+        bool(mask[r, c]) and row < 2 and not (top <= r < bottom and left <= c < right)
+        for r in range(2)
+        for c in range(3)
+    )
+
+
+def beyond(row, mask):
+    if row == 2:
+        return 0
+    low, high = 6 * SHARES[row]
+    return max(low - mask.sum(), 0) + max(mask.sum() - high, 0)
+
+
+MASK_CASES = {
+    "area": (area(0.5, 2 / 3, weight=1.0), lambda row, m: max(3 - m.sum(), 0) + max(m.sum() - 4, 0)),
+    "known area": (area(fact="share", weight=1.0), beyond),
+    "inside": (inside("box", weight=1.0), outside),
+    "connected": (connected(weight=1.0), lambda row, m: max(pieces(m) - 1, 0)),
+    "smooth": (
+        smooth(weight=1.0),
+        lambda row, m: sum(m[:, c] != m[:, c + 1] for c in range(2)).sum() + (m[0] != m[1]).sum(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASK_CASES)
+def test_each_word_of_masks_is_its_loop(name):
+    made, penalty = MASK_CASES[name]
+    given = made.at(None, {"box": BOXES, "share": SHARES})(MASKS)
+    wanted = torch.tensor([[float(penalty(row, mask)) for mask in MASKS[row].bool()] for row in range(3)])
+    assert (wanted[:2] > 0).any()
+    assert (wanted == 0).any()
+    torch.testing.assert_close(given, wanted)
+
+
+def test_wrong_areas_and_boxes_are_said():
+    with pytest.raises(ValueError, match="area is a share of the image"):
+        area(2, 3)
+    with pytest.raises(RuleError, match=r"rule inside reads boxes \(top, left, bottom, right\), not \(3,\)"):
+        inside().at(None, torch.ones(3))(MASKS)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,9 @@ import torch
 
 import lossnet
 from lossnet import MultiLabelClassifier, OwnParts, Run, Segmenter, SequenceTagger, Settings
+from lossnet.cli import main
 from lossnet.data import DataError
-from lossnet.energies import Rule, exactly, sums_to
+from lossnet.energies import Rule, RuleError, exactly, rule, sums_to
 from lossnet.loading import load
 from lossnet.own import read_rules
 from lossnet.run import TrainingWarning
@@ -217,3 +219,59 @@ def test_rules_are_read_from_a_file(tmp_path):
         read_rules(path)
     with pytest.raises(ValueError, match="cannot be run: FileNotFoundError"):
         read_rules(tmp_path / "none.py")
+
+
+def broken_at(*rows):
+    """A rule that throws on some rows, whose numbers are the facts."""
+
+    @rule
+    def fragile(x, y, facts):
+        if torch.isin(facts, torch.tensor(rows)).any():
+            raise KeyError("no such colour")
+        return (y.sum(-1) - 2).abs()
+
+    return fragile
+
+
+def test_a_rule_that_fails_is_named_with_the_row_that_was_given():
+    with pytest.raises(RuleError, match="rule fragile raises KeyError on row 57: 'no such colour'"):
+        classifier("rules").fit(X, PARTLY, rules=[broken_at(57)], facts=np.arange(120))
+
+
+def test_nothing_is_lost_by_a_rule_that_fails(tmp_path):
+    folder = tmp_path / "run"
+    options = {"output": folder, "own": OwnParts(rules=[broken_at(57)])}
+    with pytest.raises(RuleError, match="on row 57"):
+        lossnet.train(run("rules", **options), data=(X, PARTLY, np.arange(120)))
+    assert (folder / "checkpoint.safetensors").exists()
+    options["own"] = OwnParts(rules=[broken_at()])
+    again = lossnet.train(run("rules", **options, resume=True), data=(X, PARTLY, np.arange(120)))
+    assert again["epochs"] == 2
+
+
+def test_the_command_says_how_to_go_on(tmp_path, capsys):
+    file, folder = tmp_path / "rules.py", tmp_path / "run"
+    file.write_text("import lossnet\n@lossnet.rule\ndef mine(x, y, facts):\n    return 1 / 0\n")
+    words = ["train", "digits-pairs", "--method", "rules", "--rules", str(file), "--labelled", "10"]
+    words += ["--epochs", "1", "--quiet", "--output", str(folder), "--no-report"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search(
+        r"rule mine raises ZeroDivisionError on row \d+: division by zero\nprogress is saved", said
+    )
+    assert "continue with the same command and --resume" in said
+    file.write_text(
+        "import lossnet\n@lossnet.rule\ndef mine(x, y, facts):\n    return (y.sum(-1) - 2).abs()\n"
+    )
+    assert main([*words, "--resume"]) == 0
+
+
+def test_a_model_folder_never_runs_rules(tmp_path):
+    """Not even a rules file that somebody puts into it."""
+    asked = run("rules", own=OwnParts(rules=RULES), output=tmp_path / "run")
+    lossnet.train(asked, data=(X, PARTLY, Y @ VALUES))
+    for folder in (tmp_path / "run", tmp_path / "run" / "model"):
+        (folder / "rules.py").write_text("raise SystemExit('it was run')")
+    model = lossnet.load(tmp_path / "run")
+    model.predict(X[:2])
+    assert model.task.own.rules == ()

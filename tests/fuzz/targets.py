@@ -45,6 +45,7 @@ from lossnet.data import (
     stream_inputs,
 )
 from lossnet.data.citations import read_citations
+from lossnet.data.readers import read_facts
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
@@ -201,6 +202,9 @@ READERS = {
             b"size;kind;l\n1,5;x;a|b\nNA;y, z;b\n-;x;\n",
         ],
         labelled("a.csv", "l", ("size", "kind=x", "kind=y, z")),
+    ),
+    "facts": Target(
+        [b"size,total,l\n1,3,0\n,,1\n3e5,NA,1\n"], file("a.csv", [lambda path: read_facts(path, ["total"])])
     ),
     "dates": Target(
         [

@@ -171,3 +171,38 @@ def test_the_same_weights_for_all_terms_are_one_weight():
 
 def test_without_a_truth_the_energy_remains():
     torch.testing.assert_close(TaskLoss(2, 3, 4)(prediction(), None, energy), 2 * parts()[0].mean())
+
+
+# ---------------------------------------------------------------- labels that are unknown
+
+KNOWN = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("fixed", [cross_entropy, Asymmetric()], ids=["ce", "asymmetric"])
+def test_unknown_labels_teach_nothing(fixed):
+    """The loss is that of the known labels by themselves, and the others have no gradient."""
+    logits = LOGITS.clone().requires_grad_()
+    loss = TaskLoss(energy_weight=0, ce_weight=1.3, score_weight=0.7, fixed=fixed)
+    partly = loss(Prediction(MultiLabel(3), logits, known=KNOWN), TRUTH * KNOWN)
+    alone = [
+        loss(Prediction(MultiLabel(2), LOGITS[[row]][:, KNOWN[row] > 0]), TRUTH[[row]][:, KNOWN[row] > 0])
+        for row in range(2)
+    ]
+    torch.testing.assert_close(partly, torch.stack(alone).mean())
+    (gradient,) = torch.autograd.grad(partly, logits)
+    assert torch.equal(gradient == 0, KNOWN == 0)
+
+
+def test_the_energy_sees_whole_outputs():
+    loss = TaskLoss(energy_weight=2.0, ce_weight=0)
+    partly = Prediction(MultiLabel(3), LOGITS, known=KNOWN)
+    torch.testing.assert_close(loss(partly, TRUTH, energy), 2 * parts()[0].mean())
+
+
+def test_a_truth_is_completed_by_draws_from_the_prediction():
+    torch.manual_seed(0)
+    wide = Prediction(MultiLabel(3), LOGITS[:1].expand(20000, -1), known=KNOWN[:1].expand(20000, -1))
+    truth = wide.completed((TRUTH * KNOWN)[:1].expand(20000, -1))
+    assert torch.equal(truth[:, KNOWN[0] > 0], TRUTH[:1, KNOWN[0] > 0].expand(20000, -1))
+    assert truth[:, 1].mean().item() == pytest.approx(LOGITS[0, 1].sigmoid().item(), abs=0.01)
+    assert prediction().completed(TRUTH) is TRUTH

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from torch.nn import functional
 
 from lossnet.data import Facts, MultiLabelData, WithUnlabelled
 from lossnet.energies import (
+    Rule,
     TokenFacts,
+    ancestors,
     at_most,
     changes_after,
     exactly,
     implies,
+    inside,
     never_begins,
     occurs,
     once,
@@ -28,7 +32,7 @@ from lossnet.inference import LocalSearch
 from lossnet.methods import CrossEntropy, MeanTeacher, PseudoLabels, Rules
 from lossnet.nets import MLP
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, MultiLabel, Prediction, Tags
+from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Tags
 from lossnet.training import Trainer
 from lossnet.training.engines import Processes
 
@@ -364,3 +368,43 @@ def test_replicas_are_refused():
     method = MeanTeacher(nn.Linear(INPUTS, LABELS), SPACE)
     assert method.stacking_blocker() == "MeanTeacher has no stacked form"
     assert Rules(nn.Linear(INPUTS, LABELS), SPACE).stacking_blocker() == "Rules has no stacked form"
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_a_taxonomy_is_summed_without_a_list(task_net, batch, power):
+    """With ``most`` at 0 no sets are listed; the sums are those over all of them."""
+    taxonomy, settings = ancestors({1: 0, 2: 1, 4: 0}), replace(QUIET, teacher_power=power)
+    exact = Rules(task_net, SPACE, [taxonomy], settings=settings, most=0)
+    named = Rule(taxonomy.penalties, math.inf)  # the same, as any other rule
+    every = Rules(task_net, SPACE, [named], settings=settings)
+    assert exact.taxonomy is taxonomy
+    assert every.taxonomy is None
+    assert every.listed is not None
+    teacher = exact.prediction(batch)
+    torch.testing.assert_close(exact.target(teacher, batch), every.target(teacher, batch))
+    both = [
+        Rules(task_net, SPACE, [one], "semantic", settings=settings).unlabelled_loss(batch)
+        for one in (taxonomy, named)
+    ]
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_of_masks_the_target_is_the_mean_under_rules_that_are_sums_over_pixels(power):
+    space, pixels = (
+        Mask(),
+        [torch.tensor(one).reshape(2, 3) for one in itertools.product((0.0, 1.0), repeat=6)],
+    )
+    rules = [inside(weight=1.5), rule(lambda x, y, facts: y[..., 0].sum(-1))]
+    method = Rules(nn.Linear(1, 1), space, rules, settings=replace(QUIET, teacher_power=power))
+    logits = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0))
+    batch = Batch(torch.zeros(2, 1), facts=torch.tensor([[0, 0, 1, 2], [0, 1, 2, 3]]))
+    every = torch.stack(pixels).expand(2, -1, -1, -1)
+    energy = sum(one.at(batch.x, batch.facts)(every) for one in rules)
+    posterior = (power * (every * logits.unsqueeze(1)).sum((2, 3)) - energy).softmax(1)
+    wanted = (posterior[..., None, None] * every).sum(1)
+    torch.testing.assert_close(method.target(Prediction(space, logits), batch), wanted)
+    hard = Rules(nn.Linear(1, 1), space, [inside()], settings=replace(QUIET, teacher_power=power))
+    target = hard.target(Prediction(space, logits), batch)
+    assert target[0, 1].max() < 1e-6
+    torch.testing.assert_close(target[1, :, 1:], (power * logits[1, :, 1:]).sigmoid())

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: flags that say what is read
-_DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "words", "embeddings")
+_DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "words", "facts", "embeddings")
+#: flags that say which labels are known
+_KNOWN = ("labelled", "unlabelled")
 
 
 def train(options: Namespace) -> None:
@@ -110,12 +112,18 @@ def _show_choice(choice: Mapping[str, Any]) -> None:
 @contextmanager
 def _resumable(output: Path | None) -> Iterator[None]:
     """Raise `Interrupted` for Ctrl-C outside of training, as while measuring, if a run is saved."""
+    from lossnet.energies import RuleError
     from lossnet.training import Interrupted
 
     try:
         yield
     except Interrupted:
         raise
+    except RuleError as error:
+        if output is None or not (output / "checkpoint.safetensors").exists():
+            raise
+        advice = "correct the rule and continue with the same command and --resume"
+        raise ValueError(f"{error}\nprogress is saved in {output}: {advice}") from error
     except KeyboardInterrupt as stop:
         names = ("checkpoint.safetensors", "*/checkpoint.safetensors", "*/result.json", "candidates/*/*")
         saved = [path for name in names if output is not None for path in output.glob(name)]
@@ -171,7 +179,7 @@ def _run(options: Namespace, **others: Any) -> Run:
     from lossnet.own import OwnParts, read_rules
     from lossnet.run import Run, resolve
 
-    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", "labelled", *_DATA)
+    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", *_KNOWN, *_DATA)
     given = {name: getattr(options, name) for name in names}
     own = OwnParts(rules=() if options.rules is None else read_rules(options.rules))
     return resolve(Run(**given, own=own, changes=_changes(options), progress=not options.quiet, **others))
@@ -236,7 +244,7 @@ def tune(options: Namespace) -> None:
         _show_run(options, best, *done)
     else:
         command = ["lossnet", "train", options.data, "--recipe", str(result.output / "best.yaml")]
-        for name in ("goal", *_DATA, "labelled", "rules"):
+        for name in ("goal", *_DATA, *_KNOWN, "rules"):
             value = getattr(options, name)
             values = value if isinstance(value, list) else [value]
             command += ["--" + name.replace("_", "-"), *map(str, values)] if value else []
@@ -475,6 +483,34 @@ def data(options: Namespace) -> None:
     rows = [[key.replace("_", " "), _readable(value)] for key, value in about.items()]
     _print_table(["property", "value"], [row for row in rows if row[1]], shown.name)
     _show_columns(shown.origin)
+
+
+def rules(options: Namespace) -> None:
+    """See what rules say of training data: how often each speaks up, and how often it is right.
+
+    A rule fires for an instance if it penalises any of some outputs that the instance might have, and is
+    right if it does not penalise the true one; by chance it would be right as often as it does not penalise
+    outputs of other instances. The file is Python, and is run. Test data are not looked at.
+
+    examples:
+      lossnet rules check rules.py mine.csv --labels 'label_*' --facts total
+      lossnet rules check rules.py digits-pairs --labelled 10
+    """
+    from lossnet.loading import load
+    from lossnet.own import read_rules
+    from lossnet.rule_check import HEADING, check_rules
+
+    given = {name: getattr(options, name) for name in (*_DATA, "labelled") if name != "embeddings"}
+    data = load(options.data, labelled_seed=options.seed, unlabelled_file=options.unlabelled, **given)
+    checked = check_rules(read_rules(options.file), data, options.seed)
+    looked = max(one.instances for one in checked)
+    judged = max(one.labelled for one in checked)
+    _print(f"{options.data}: {looked} training instances, {judged} with labels for which a rule fires")
+    _print_table(HEADING, [one.row() for one in checked])
+    for one in checked:
+        if one.weight == float("inf") and one.wrong is not None:
+            count = one.labelled - one.right
+            print(f"lossnet: {one.name} is hard, and wrong for {count} of {one.labelled}; give it a weight")
 
 
 def structure(options: Namespace) -> None:

@@ -230,6 +230,15 @@ def _add_data(parser: Parser) -> None:
     _add_data_options(parser)
 
 
+def _add_rules(parser: Parser) -> None:
+    parser.add_argument("action", choices=["check"], help="what to do")
+    parser.add_argument("file", type=Path, help="a file of Python with rules, which is run")
+    parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
+    _add_data_options(parser)
+    _add_known(parser)
+    parser.add_argument("--seed", type=int, default=0, help="decides everything random")
+
+
 def _add_structure(parser: Parser) -> None:
     parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
     _add_data_options(parser)
@@ -292,6 +301,7 @@ COMMANDS = {
     "report": Command("write a page about runs", _add_report, commands.report),
     "demo": Command("see what a rule is worth, in a minute or two", _add_demo, commands.demo),
     "data": Command("list or show data sets", _add_data, commands.data),
+    "rules": Command("see what rules say of data", _add_rules, commands.rules),
     "structure": Command("see whether labels depend on each other", _add_structure, commands.structure),
     "completion": Command("complete words in your shell", _add_completion, commands.completion),
     "methods": Command("list methods", lambda parser: None, commands.methods),
@@ -303,8 +313,7 @@ def _add_run(parser: Parser, output: str) -> None:
     parser.add_argument("data", help="a name from 'lossnet data list', a file, or a folder")
     data, method, running = (parser.groups[name] for name in ("data", "method", "running"))
     _add_data_options(data)
-    about = "labels to keep, drawn by the seed, for training and validation"
-    data.add_argument("--labelled", type=int, metavar="N", help=about)
+    _add_known(data)
     data.add_argument("--embeddings", type=Path, nargs="+", help="files with word vectors")
     method.add_argument("--method", help="how to train, see 'lossnet methods' (default: auto)")
     method.add_argument("--loss", help="of the method; see 'lossnet methods'")
@@ -324,6 +333,13 @@ def _add_run(parser: Parser, output: str) -> None:
     running.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def _add_known(parser: Any) -> None:
+    about = "labels to keep, drawn by the seed, for training and validation"
+    parser.add_argument("--labelled", type=int, metavar="N", help=about)
+    about = "further training instances, without labels"
+    parser.add_argument("--unlabelled", type=Path, metavar="FILE", help=about)
+
+
 def _add_model(parser: Parser, several: bool = False) -> None:
     parser.add_argument("model", type=Path, help="a run's folder or its model folder")
     if several:
@@ -335,6 +351,8 @@ def _add_model(parser: Parser, several: bool = False) -> None:
 def _add_data_options(parser: Any) -> None:
     parser.add_argument("--labels", nargs="+", help="label columns or patterns, for CSV and such")
     parser.add_argument("--words", help="a column of texts, read as sentences, in a CSV")
+    about = "columns of a CSV with what is known of each row, for rules; no inputs"
+    parser.add_argument("--facts", nargs="+", metavar="COLUMN", help=about)
     parser.add_argument("--test", type=Path, metavar="FILE", help="rows that test, in a file of their own")
     parser.add_argument("--valid", type=Path, metavar="FILE", help="rows that validate, likewise")
     parser.add_argument("--split", type=Path, metavar="FILE", help="JSON: rows of train, valid, test")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from lossnet.data.examples import Examples, Facts
 from lossnet.data.images import MaskData
 from lossnet.data.splits import Split
 from lossnet.data.tables import MultiLabelData
+from lossnet.energies import Rule, exactly, sums_to
 
 _SIDE = 8
 _PIXELS = [f"pixel_{row}_{column}" for row in range(_SIDE) for column in range(_SIDE)]
@@ -53,6 +56,21 @@ def digits_pairs() -> tuple[MultiLabelData, Split]:
     y[np.arange(len(x)), classes[pairs]] = 1
     data = MultiLabelData.from_arrays(x, y, _PIXELS, [f"digit_{digit}" for digit in range(10)])
     return data, Split.consecutive(_PAIRS)
+
+
+def two_digits() -> tuple[Rule, ...]:
+    """Return what is known of pairs: there are two digits, which add up to a fact of each picture."""
+    return exactly(2), sums_to()
+
+
+def sums_of_digits(pairs: Examples) -> Facts:
+    """Return what the digits of each of `digits_pairs` add up to.
+
+    >>> sums_of_digits(digits_pairs()[0].take([0])).batch(np.array([0]))
+    tensor([5.])
+    """
+    assert pairs.target is not None
+    return Facts(pairs.target.batch(np.arange(len(pairs))) @ torch.arange(10.0))
 
 
 def digit_pairs_images() -> list[NDArray[np.int64]]:

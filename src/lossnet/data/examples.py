@@ -101,6 +101,10 @@ class Target(Column):
         """Return a matrix ``(n, labels)`` whose columns a split should share out evenly."""
         return np.zeros((len(self), 0))
 
+    def known(self, indices: Rows) -> Tensor | None:
+        """Return 1 where an output is known and 0 elsewhere, ``(batch, *event)``; None where all are."""
+        return None
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of any instance, so that a metric would be undefined."""
@@ -181,6 +185,8 @@ class Examples:
         self.target = target
         self.masked = masked
         self.facts = facts
+        #: the numbers that instances have where they come from, ``(n,)``, if that is known
+        self.numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -193,17 +199,25 @@ class Examples:
         source = self.source if source is None else source  # which may be empty, and then is false
         target = self.target if target is None else target
         Examples.__init__(new, source, target, self.masked if masked is None else masked, self.facts)
+        new.numbers = self.numbers
         return new
 
     def with_facts(self, facts: Column | None) -> Self:
         """Return the same instances with other facts."""
         new = copy(self)
         Examples.__init__(new, self.source, self.target, self.masked, facts)
+        new.numbers = self.numbers
+        return new
+
+    def numbered(self, numbers: NDArray[np.int64] | None) -> Self:
+        """Return the same instances with the numbers that they have where they come from, for messages."""
+        new = copy(self)
+        new.numbers = numbers
         return new
 
     def without_target(self) -> Examples:
         """Return the same instances without their outputs."""
-        return Examples(self.source, None, self.masked, self.facts)
+        return Examples(self.source, None, self.masked, self.facts).numbered(self.numbers)
 
     def take(self, indices: Any) -> Self:
         """Return the rows ``indices``, in that order."""
@@ -211,6 +225,7 @@ class Examples:
         new = copy(self)
         columns = (None if one is None else one.take(rows) for one in (self.source, self.target, self.facts))
         new.source, new.target, new.facts = columns  # type: ignore[assignment]
+        new.numbers = None if self.numbers is None else self.numbers[rows]
         return new
 
     def batch(self, indices: Rows) -> Batch:
@@ -218,7 +233,9 @@ class Examples:
         y = None if self.target is None else self.target.batch(indices)
         mask = self.source.mask(indices) if self.masked else None
         facts = None if self.facts is None else self.facts.batch(indices)
-        return Batch(self.source.batch(indices), y, mask, rows=torch.as_tensor(indices), facts=facts)
+        known = None if self.target is None else self.target.known(indices)
+        rows = torch.as_tensor(indices)
+        return Batch(self.source.batch(indices), y, mask, rows=rows, facts=facts, known=known)
 
     def arranged(self, order: Tensor, batch_size: int) -> Tensor:
         """Return row numbers in an order by which batches have instances of like length: `by_length`."""

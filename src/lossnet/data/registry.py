@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import fspath
 from pathlib import Path
@@ -16,10 +16,10 @@ import pooch
 from lossnet.data import citation_rules, citations, embedded
 from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
-from lossnet.data.examples import Examples, concatenated
+from lossnet.data.examples import Examples, Facts, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.parts import holds_table, part_files, part_folders, read_like, split_beside
-from lossnet.data.readers import read
+from lossnet.data.readers import read, read_facts
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
@@ -42,7 +42,7 @@ class Entry:
     folder of the set's name or called one of ``folders``.  ``layout`` says what is in files that must be
     made by hand.  ``urls`` are where files can be downloaded, ``sha256`` the checksums of those we tested
     with.  ``make`` builds a set that has no files; ``reader`` reads and splits files in a format of their
-    own; ``rules`` makes what is known of its outputs.
+    own; ``rules`` makes what is known of its outputs, and ``facts`` what these read of instances.
 
     A set of sentences says what its ``columns`` are, ``word`` and ``tag`` among them; which ``features``
     (of `Lexicon`) it may be read with, the first by default; where Brown ``clusters`` are for those that need
@@ -65,6 +65,7 @@ class Entry:
     make: Callable[[], tuple[Examples, Split]] | None = None
     reader: Callable[[list[Path]], tuple[Examples, Split]] | None = None
     rules: Callable[[], tuple[Rule, ...]] = tuple
+    facts: Callable[[Examples], Facts] | None = None
     columns: tuple[str, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     clusters: tuple[str, str] | None = None
@@ -79,8 +80,13 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    modules = {"make": embedded, "reader": citations, "rules": citation_rules}
-    functions = {what: getattr(module, facts.pop(what)) for what, module in modules.items() if what in facts}
+    modules, named = (embedded, citations, citation_rules), ("make", "reader", "rules", "facts")
+    functions = {
+        what: next(getattr(one, facts[what]) for one in modules if hasattr(one, facts[what]))
+        for what in named
+        if what in facts
+    }
+    facts = {what: value for what, value in facts.items() if what not in named}
     return Entry(name, **functions, **_frozen(facts))
 
 
@@ -141,6 +147,7 @@ def read_raw(
     valid: AnyPath | None = None,
     test: AnyPath | None = None,
     encoding: str | None = None,
+    facts: Sequence[str] | None = None,
 ) -> Raw:
     """Read and split a data set by name, or a file or folder; see `lossnet.loading.load`."""
     name = fspath(name_or_path)
@@ -154,14 +161,14 @@ def read_raw(
         others: dict[str, AnyPath] = {**files, **given}
         if others and split is not None:
             raise DataError("rows are split by files; leave split= (--split) out", split)
-        made, data, own = _read_path(name, source, labels, resize, words, encoding)
+        made, data, own = _read_path(name, source, labels, resize, words, encoding, facts)
         if others and own is not None:
             raise DataError(f"is split itself; leave {', '.join(f'{part}=' for part in others)} out", name)
         like = {part: read_like(path, data, labels, resize, encoding) for part, path in others.items()}
         return split_data(made, data, own, split, seed, others=like)
     known = entry(name)
     options = {"labels": labels, "words": words, "resize": resize}
-    options |= {"valid": valid, "test": test, "encoding": encoding}
+    options |= {"valid": valid, "test": test, "encoding": encoding, "facts": facts}
     for option, value in options.items():
         if value is not None:
             raise DataError(f"{name!r} is read as it is; {option}=, --{option} are for files")
@@ -198,6 +205,7 @@ def _read_path(
     resize: tuple[int, int] | None,
     words: str | None,
     encoding: str | None,
+    facts: Sequence[str] | None = None,
 ) -> tuple[Entry, Examples, Split | None]:
     """Read a file or folder, or the ``source`` in it that trains, by the reader for its name and content."""
     title, own = Path(name).name, None
@@ -206,6 +214,8 @@ def _read_path(
         raise DataError(f"{name!r} is no folder of images; resize= is for those")
     if encoding is not None and Path(source).is_dir():
         raise DataError("encoding= (--encoding) is for text files", name)
+    if facts and not is_table(source):
+        raise DataError("facts= (--facts) names columns of a CSV, TSV or Parquet file", name)
     if words is not None:
         if not is_table(source):
             raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
@@ -225,8 +235,11 @@ def _read_path(
         made = Entry(title, f"the images in {name}")
         data, own = read_images(source, resize)
     else:
-        data = table = read(source, labels, encoding=encoding)
+        dropped = {"drop": list(facts)} if facts else {}
+        data = table = read(source, labels, encoding=encoding, **dropped)
         made = Entry(title, f"the file {name}", standardise=not table.is_sparse)
+    if facts:
+        data = data.with_facts(read_facts(source, facts, encoding or "utf-8"))
     return made, data, own
 
 
@@ -270,6 +283,7 @@ def split_data(
 
     Where there are ``others``, which validate or test, no rows of the data do.
     """
+    data = data.numbered(np.arange(len(data)))
     if others:
         return Raw(known, *split_beside(data, others, seed))
     if file is not None:

@@ -169,17 +169,25 @@ class SparseFeatures(Source):
 class LabelTable(_Table, Target):
     """Label sets ``(n, L)`` of 0 and 1, a uint8 CSR matrix, and the names of the labels.
 
+    NaN is what is not known: ``unknown`` is a CSR matrix that is true there, or None, and the sets are 0.
+
     >>> LabelTable([[1, 0, 1], [0, 0, 1]]).batch(np.array([0]))
     tensor([[1., 0., 1.]])
+    >>> table = LabelTable([[1, float("nan")]])
+    >>> table.batch(np.array([0])), table.known(np.array([0]))
+    (tensor([[1., 0.]]), tensor([[1., 0.]]))
     """
 
     kind = "label"
+    unknown: Any = None
 
     def _checked(self, matrix: Any) -> Any:
         y = _matrix(matrix, "y")
         if sparse.issparse(y):
             y = sparse.csr_array(y, copy=not _is_canonical(y))
             y.sum_duplicates()
+        if np.isnan(y.data if sparse.issparse(y) else y).any():
+            y, self.unknown = without_unknown(y)
         if not np.isin(y.data if sparse.issparse(y) else y, (0, 1)).all():
             raise DataError("y has a value that is neither 0 nor 1; labels must be 0 or 1")
         return _canonical(sparse.csr_array(y, dtype=np.uint8))
@@ -187,6 +195,36 @@ class LabelTable(_Table, Target):
     def pieces(self) -> Iterator[NDArray[Any] | str]:
         yield joined(self.names)
         yield from (self.matrix.indices, np.diff(self.matrix.indptr))  # all values are 1
+        if self.unknown is not None:
+            yield from (self.unknown.indices, np.diff(self.unknown.indptr))
+
+    def where_unknown(self, unknown: Any) -> LabelTable:
+        """Return the same labels, but for those that are unknown where a matrix ``(n, L)`` is true."""
+        new = LabelTable(self.matrix - self.matrix.multiply(unknown), self.names)
+        new.unknown = sparse.csr_array(unknown, dtype=bool) if unknown.sum() else None
+        return new
+
+    def take(self, rows: NDArray[np.int64]) -> LabelTable:
+        taken = super().take(rows)
+        return taken if self.unknown is None else taken.where_unknown(self.unknown[rows])
+
+    def join(self, others: Sequence[LabelTable]) -> LabelTable:
+        joint, parts = super().join(others), [self, *others]
+        if all(part.unknown is None for part in parts):
+            return joint
+        none = [sparse.csr_array(part.matrix.shape, dtype=bool) for part in parts]
+        unknown = [
+            gap if part.unknown is None else part.unknown for part, gap in zip(parts, none, strict=True)
+        ]
+        return joint.where_unknown(sparse.vstack(unknown, format="csr"))
+
+    def known(self, indices: Rows) -> Tensor | None:
+        if self.unknown is None:
+            return None
+        return 1 - torch.from_numpy(_dense_rows(self.unknown, row_numbers(indices, len(self))))
+
+    def on(self, device: torch.device | str) -> Column:
+        return self if self.unknown is not None else super().on(device)
 
     def stratify_by(self) -> Any:
         return self.matrix
@@ -250,6 +288,21 @@ class MultiLabelData(Examples):
     def labels(self) -> int:
         """The number of labels, ``L``."""
         return len(self.target.names)
+
+
+def without_unknown(y: Any) -> tuple[Any, Any]:
+    """Return a matrix with 0 in place of NaN, and a CSR matrix that is true there.
+
+    >>> y, unknown = without_unknown(np.array([[1, np.nan], [0, 1]]))
+    >>> y.tolist(), unknown.toarray().tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[False, True], [False, False]])
+    """
+    if not sparse.issparse(y):
+        return np.nan_to_num(y), sparse.csr_array(np.isnan(y))
+    known, unknown = y.copy(), y.copy()
+    known.data, unknown.data = np.nan_to_num(y.data), np.isnan(y.data)
+    unknown.eliminate_zeros()
+    return known, sparse.csr_array(unknown)
 
 
 def joined(strings: Sequence[str]) -> str:

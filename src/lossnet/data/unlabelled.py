@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from lossnet.spaces import Batch
 
 
 def labelled_rows(y: Any) -> NDArray[np.bool_]:
-    """Return which rows of ``y`` have labels, ``(n,)``: neither None nor NaN, as a whole.
+    """Return which rows of ``y`` have labels, ``(n,)``: are neither None nor NaN as a whole.
+
+    Of rows of 0 and 1 some labels may be unknown; tags and masks are known as a whole or not at all.
 
     >>> labelled_rows([[1, 0], None, [0, 1]])
     array([ True, False,  True])
@@ -31,12 +34,14 @@ def labelled_rows(y: Any) -> NDArray[np.bool_]:
         array = np.empty(0, dtype=object)
     if array.dtype.kind == "f":
         unknown = np.isnan(array.reshape(len(array), -1))
+        sets = [array.ndim == 2] * len(array)
     elif array.dtype.kind == "O":
-        rows = [_unknown(row) for row in (array if array.size else y)]
-        return ~np.array([_whole(number, row) for number, row in enumerate(rows)], dtype=bool)
+        given = array if array.size else y
+        unknown, sets = [_unknown(row) for row in given], [_is_set(row) for row in given]
     else:
         return np.ones(array.shape[:1], dtype=bool)
-    return ~np.array([_whole(number, row) for number, row in enumerate(unknown)], dtype=bool)
+    rows = enumerate(zip(unknown, sets, strict=True))
+    return ~np.array([_whole(number, row, is_set) for number, (row, is_set) in rows], dtype=bool)
 
 
 def _unknown(row: Any) -> NDArray[np.bool_]:
@@ -49,10 +54,17 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
-def _whole(number: int, unknown: NDArray[np.bool_]) -> bool:
-    """Whether all of a row's entries are unknown; raise an error where only some are."""
-    if unknown.any() and not unknown.all():
-        raise DataError(f"row {number} of y is known in part; give all of its labels, or None for none")
+def _is_set(row: Any) -> bool:
+    """Whether a row has numbers, and what is unknown, in place of tags."""
+    entries = row if isinstance(row, list | tuple | np.ndarray) else []
+    return all(_is_missing(entry) or isinstance(entry, Real | np.bool_) for entry in entries)
+
+
+def _whole(number: int, unknown: NDArray[np.bool_], is_set: bool) -> bool:
+    """Whether all of a row's entries are unknown; raise an error where only some may not be."""
+    if unknown.any() and not unknown.all() and not is_set:
+        what = f"row {number} of y is known in part, which only label sets of 0 and 1 may be"
+        raise DataError(f"{what}; give it whole, or None")
     return bool(unknown.size and unknown.all())
 
 

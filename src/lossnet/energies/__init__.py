@@ -8,16 +8,21 @@ from lossnet.energies.base import Energy, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
+from lossnet.energies.mask_rules import area, connected, inside, smooth
 from lossnet.energies.residual import LabelResidual
 from lossnet.energies.rules import (
+    Ancestors,
     Rule,
+    RuleError,
     allowed,
+    ancestors,
     at_least,
     at_most,
     exactly,
     excludes,
     implies,
     listed,
+    parents_of,
     rule,
     sums_to,
 )
@@ -41,6 +46,7 @@ from lossnet.energies.tag_rules import (
 )
 
 __all__ = [
+    "Ancestors",
     "Chain",
     "ChainRule",
     "Energy",
@@ -50,28 +56,35 @@ __all__ = [
     "LabelResidual",
     "Local",
     "Rule",
+    "RuleError",
     "Scorer",
     "Sum",
     "TagLM",
     "Term",
     "TokenFacts",
     "allowed",
+    "ancestors",
+    "area",
     "at_least",
     "at_most",
     "at_most_one_of",
     "bio",
     "changes_after",
+    "connected",
     "exactly",
     "excludes",
     "forbids",
     "implies",
     "in_order",
+    "inside",
     "listed",
     "needs",
     "never_begins",
     "occurs",
     "once",
+    "parents_of",
     "rule",
+    "smooth",
     "spans_at_least",
     "starts_with",
     "suggests",

@@ -1,41 +1,79 @@
 """Written energies: what a person knows of outputs, as penalties.
 
-A `Rule` is made from a function by `rule`, or by a word of the vocabulary below.  Labels are column numbers;
-*facts* are what is known of each instance beside its inputs, such as a total.  A rule of infinite weight is
-hard: what breaks it is impossible.
+A `Rule` is made from a function by `rule`, or by a word of the vocabulary below; words for masks are in
+`lossnet.energies.mask_rules`.  Labels are column numbers; *facts* are what is known of each instance beside
+its inputs, such as a total.  A rule of infinite weight is hard: what breaks it is impossible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import numbers
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from hashlib import blake2b
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from lossnet.energies.base import Energy
-from lossnet.trees import Tree
+from lossnet.trees import Tree, tree_leaves, tree_map
 
 #: ``(x, y, facts)`` to penalties ``(batch, K)`` of candidates ``(batch, K, *event)``, 0 where the rule holds
-Penalties = Callable[[Any, Tensor, Any], Tensor]
+Penalties = Callable[[Any, Tensor, Any], Any]
 #: how far from 0 the penalty of a hard rule that holds may be, by rounding
-_ROUNDING = 1e-4
+ROUNDING = 1e-4
+#: penalties that a function of one candidate keeps, at most
+_REMEMBERED = 1 << 18
+
+
+class RuleError(ValueError):
+    """A rule that cannot be used as it is: its name, what is wrong, and on which instance, if on one.
+
+    >>> str(RuleError("adds_up", "gives NaN", row=17))
+    'rule adds_up gives NaN on row 17'
+    """
+
+    def __init__(self, rule: str, what: str, row: int | None = None, why: str = "") -> None:
+        self.rule, self.what, self.row, self.why = rule, what, row, why
+        where = "" if row is None else f" on row {row}"
+        super().__init__(f"rule {rule} {what}{where}{why}")
+
+    def among(self, rows: Any) -> RuleError:
+        """Return the error with another number for its instance, that which ``rows`` has for it."""
+        row = None if self.row is None or rows is None else int(rows[self.row])
+        return RuleError(self.rule, self.what, self.row if row is None else row, self.why)
+
+
+class _TooLong(BaseException):
+    """A limit of time has passed; no plain exception, which a rule may catch."""
 
 
 class Rule(Energy):
     """``weight · penalty(x, y, facts)``; with an infinite weight, infinite wherever there is a penalty.
 
     It goes wherever an energy does: alone, or into a `Sum` beside learned terms.  Relaxed outputs break most
-    hard rules, so give a finite weight where a task net's probabilities are judged, as by `SEAL`.
+    hard rules, so give a finite weight where a task net's probabilities are judged, as by `SEAL`, which also
+    needs penalties with a gradient, written in torch.
 
     Args:
-        penalties: maps ``(x, y, facts)`` to penalties ``(batch, K)``; inputs are as networks read them.
+        penalties: maps ``(x, y, facts)`` to penalties ``(batch, K)``, a tensor or an array; inputs are as
+            networks read them.
         weight: what one unit of penalty costs, in nats.
         name: in results.
         sizes: the fewest and the most labels of any output that the rule allows, if it says so.
+        each: whether ``penalties`` is a function of one instance and one candidate, arrays, to a number;
+            it is called once for each that differ, and what it gave is remembered.
+        seconds: how long a call may take before it is stopped by an error.
 
     >>> pair = Rule(lambda x, y, facts: (y.sum(-1) - 2).abs(), weight=3.0, name="pair")
     >>> pair(torch.zeros(1, 4), torch.tensor([[[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]))
@@ -48,11 +86,16 @@ class Rule(Energy):
         weight: float = 1.0,
         name: str = "rule",
         sizes: tuple[int, int | None] | None = None,
+        each: bool = False,
+        seconds: float = 10.0,
     ) -> None:
         super().__init__()
-        if not weight > 0:
-            raise ValueError(f"rule {name}: its weight must be above 0, not {weight}")
+        for what, value in (("weight", weight), ("seconds", seconds)):
+            if not value > 0:
+                raise ValueError(f"rule {name}: its {what} must be above 0, not {value}")
         self.penalties, self.weight, self.name, self.sizes = penalties, weight, name, sizes
+        self.each, self.seconds = each, seconds
+        self._remembered: dict[bytes, float] = {}
 
     @property
     def hard(self) -> bool:
@@ -66,30 +109,156 @@ class Rule(Energy):
         return partial(self.evaluate, self.encode(x, facts))
 
     def evaluate(self, encoded: tuple[Tree, Any], y: Tensor) -> Tensor:
-        x, facts = encoded
-        penalties = self.penalties(x, y, facts)
-        if not isinstance(penalties, Tensor) or penalties.shape != y.shape[:2]:
-            given = tuple(penalties.shape) if isinstance(penalties, Tensor) else type(penalties).__name__
-            what = f"rule {self.name} gives {given} for candidates of the shape {tuple(y.shape)}"
-            raise ValueError(f"{what}; it must give a penalty for each, a tensor {tuple(y.shape[:2])}")
-        penalties = penalties.to(y.dtype)
+        penalties = self.broken(encoded, y)
         if not self.hard:
             return self.weight * penalties
-        return torch.zeros_like(penalties).masked_fill(penalties > _ROUNDING, math.inf)
+        return torch.zeros_like(penalties).masked_fill(penalties > ROUNDING, math.inf)
+
+    def broken(self, encoded: tuple[Tree, Any], y: Tensor) -> Tensor:
+        """Return plain penalties ``(batch, K)``, without the weight; raise a `RuleError` for what is none.
+
+        >>> exactly(2).broken((None, None), torch.ones(1, 1, 5))
+        tensor([[3.]])
+        """
+        given = self._one_by_one(encoded, y) if self.each else self._at_once(encoded, y)
+        penalties = torch.as_tensor(given, device=y.device) if isinstance(given, np.ndarray) else given
+        if not isinstance(penalties, Tensor) or penalties.shape != y.shape[:2]:
+            have = tuple(given.shape) if isinstance(given, Tensor | np.ndarray) else type(given).__name__
+            what = f"gives {have} for candidates of the shape {tuple(y.shape)}"
+            raise RuleError(self.name, f"{what}; it must give a penalty for each, {tuple(y.shape[:2])}")
+        penalties = penalties.to(y.dtype)
+        if y.requires_grad and torch.is_grad_enabled() and not penalties.requires_grad:
+            why = "; write it in torch: where probabilities are judged, as by seal or of masks, it needs one"
+            raise RuleError(self.name, f"gives penalties that have no gradient in the outputs{why}")
+        if not (penalties.is_cuda and torch.cuda.is_current_stream_capturing()):
+            strange = (penalties.isnan() | penalties.isneginf()).any(1).nonzero()
+            if len(strange):
+                row = int(strange[0])
+                value = penalties[row][penalties[row].isnan() | penalties[row].isneginf()][0].item()
+                shown = "NaN" if value != value else str(value)
+                raise RuleError(self.name, f"gives {shown}", row, "; a penalty is a number, 0 if all is well")
+        return penalties
+
+    def _at_once(self, encoded: tuple[Tree, Any], y: Tensor) -> Any:
+        """Return what the function gives for a batch; say on which instance it fails, if on one alone."""
+        x, facts = encoded
+        try:
+            with _limited(self.seconds):
+                return self.penalties(x, y, facts)
+        except RuleError:
+            raise
+        except (Exception, _TooLong) as error:
+            raise self._failed(error, self._culprit(error, encoded, y), y) from error
+
+    def _failed(self, error: BaseException, row: int | None, y: Tensor) -> RuleError:
+        if isinstance(error, _TooLong):
+            for_what = "" if row is not None else f" for {len(y)} instances of {y.shape[1]} candidates"
+            why = "; make it faster, or give it more time: seconds=…"
+            return RuleError(self.name, f"takes longer than {self.seconds:g} s{for_what}", row, why)
+        return RuleError(self.name, f"raises {type(error).__name__}", row, f": {error}")
+
+    def _culprit(self, error: BaseException, encoded: tuple[Tree, Any], y: Tensor) -> int | None:
+        """Return the first instance on which the function alone fails in the same way, if there is one."""
+        with torch.no_grad():
+            for row, (x, facts) in enumerate(_instances(encoded, len(y), keep=True)):
+                try:
+                    with _limited(self.seconds):
+                        self.penalties(x, y[row : row + 1], facts)
+                except type(error):
+                    return row
+                except (Exception, _TooLong):
+                    return None  # instances of these facts cannot be told apart
+        return None
+
+    def _one_by_one(self, encoded: tuple[Tree, Any], y: Tensor) -> Tensor:
+        """Return penalties by a function of one instance and one candidate; it never sees the same twice."""
+        penalties = np.empty(y.shape[:2])
+        candidates = y.detach().cpu().numpy()
+        for row, (x, facts) in enumerate(_instances(encoded, len(y))):
+            told = blake2b(digest_size=16)
+            for leaf in tree_leaves((x, facts)):
+                told.update(leaf.detach().cpu().numpy().tobytes())
+            x, facts = tree_map(_array, x), tree_map(_array, facts)
+            for place, one in enumerate(candidates[row]):
+                key = told.digest() + one.tobytes()
+                if key not in self._remembered:
+                    if len(self._remembered) >= _REMEMBERED:
+                        del self._remembered[next(iter(self._remembered))]
+                    self._remembered[key] = self._of_one(x, one.copy(), facts, row, y)
+                penalties[row, place] = self._remembered[key]
+        return torch.as_tensor(penalties, device=y.device)
+
+    def _of_one(self, x: Any, one: Any, facts: Any, row: int, y: Tensor) -> float:
+        try:
+            with _limited(self.seconds):
+                penalty = self.penalties(x, one, facts)
+        except (Exception, _TooLong) as error:
+            raise self._failed(error, row, y) from error
+        if isinstance(penalty, np.ndarray | Tensor) and penalty.ndim == 0:
+            penalty = penalty.item()
+        if not isinstance(penalty, numbers.Real):
+            raise RuleError(self.name, f"gives {type(penalty).__name__}", row, "; it must give a number")
+        return float(penalty)
 
     def extra_repr(self) -> str:
         return f"{self.name}, weight={self.weight:g}"
 
 
+def check_rules(rules: Iterable[Any]) -> None:
+    """Raise a TypeError for what is no rule."""
+    for one in rules:
+        if not isinstance(one, Rule):
+            what = f"{one!r} is no rule; decorate a function with lossnet.rule"
+            raise TypeError(f"{what}, or take one of lossnet.energies, such as exactly(2)")
+
+
+def _instances(encoded: tuple[Tree, Any], count: int, keep: bool = False) -> Iterator[tuple[Tree, Any]]:
+    """Yield the inputs and facts of each instance, as a batch of one if the axis is to be kept."""
+    encoded = tree_map(lambda leaf: leaf if leaf.layout == torch.strided else leaf.to_dense(), encoded)
+    for row in range(count):
+        yield tree_map(itemgetter(slice(row, row + 1) if keep else row), encoded)
+
+
+def _array(leaf: Tensor) -> Any:
+    """Return a tensor as an array, or as a number if it is one."""
+    return leaf.item() if leaf.dim() == 0 else leaf.detach().cpu().numpy()
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise `_TooLong` if what is inside takes longer: at once in the main thread, else when it has ended."""
+    interrupts = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+
+    def stop(*_: Any) -> None:
+        raise _TooLong
+
+    started = time.monotonic()
+    if interrupts:
+        handler = signal.signal(signal.SIGALRM, stop)
+        timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        if interrupts:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, handler if handler is not None else signal.SIG_DFL)
+    if time.monotonic() - started > seconds:
+        raise _TooLong
+
+
 @overload
 def rule(function: Penalties) -> Rule: ...
 @overload
-def rule(*, weight: float = 1.0) -> Callable[[Penalties], Rule]: ...
-def rule(function: Penalties | None = None, *, weight: float = 1.0) -> Rule | Callable[[Penalties], Rule]:
+def rule(
+    *, weight: float = 1.0, each: bool = False, seconds: float = 10.0
+) -> Callable[[Penalties], Rule]: ...
+def rule(
+    function: Penalties | None = None, *, weight: float = 1.0, each: bool = False, seconds: float = 10.0
+) -> Rule | Callable[[Penalties], Rule]:
     """Make a `Rule` of a function ``(x, y, facts)`` that returns penalties ``(batch, K)``.
 
     Candidates ``y`` are ``(batch, K, *event)``; ``x`` and ``facts`` are of the batch, with instances along
-    their first axes, and ``facts`` is None where nothing is known.
+    their first axes, and ``facts`` is None where nothing is known.  Penalties are a tensor or an array.
 
     >>> @rule(weight=2.0)
     ... def first_or_last(x, y, facts):
@@ -98,10 +267,21 @@ def rule(function: Penalties | None = None, *, weight: float = 1.0) -> Rule | Ca
     Rule(first_or_last, weight=2)
     >>> first_or_last(torch.zeros(1, 4), torch.tensor([[[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]))
     tensor([[2., 0.]])
+
+    With ``each``, the function is any Python that sees one instance and one candidate, as arrays, and returns
+    a number.  It is called once for each that differ, and stopped by an error after ``seconds``.
+
+    >>> @rule(each=True)
+    ... def in_order(x, y, facts):
+    ...     first, *_, last = np.flatnonzero(y)
+    ...     return 0 if last - first == facts else 1
+    >>> in_order.at(None, torch.tensor([2]))(torch.tensor([[[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]]))
+    tensor([[0., 1.]])
     """
 
     def made(function: Penalties) -> Rule:
-        return Rule(function, weight, getattr(function, "__name__", "rule"))
+        name = getattr(function, "__name__", "rule")
+        return Rule(function, weight, name, each=each, seconds=seconds)
 
     return made if function is None else made(function)
 
@@ -156,6 +336,109 @@ def excludes(label: int, other: int, weight: float = math.inf) -> Rule:
     return Rule(lambda x, y, facts: y[..., label] * y[..., other], weight, f"excludes({label}, {other})")
 
 
+class Ancestors(Rule):
+    """The rule that all ancestors of a true label are true; `ancestors` makes it.
+
+    Where each label has one parent at most, and the rule is hard, sums over all label sets that keep it are
+    exact: with ``l`` the labels' logits and from the leaves up ``d_i = l_i + Σ_c softplus(d_c)`` over the
+    children of ``i``, a label is true with the probability ``σ(d_i)`` if its parent is.
+    """
+
+    def __init__(self, parents: Mapping[int, int | Sequence[int]], weight: float = math.inf) -> None:
+        self.parents = {
+            label: (over,) if isinstance(over, int) else tuple(over) for label, over in parents.items()
+        }
+        pairs = [(label, parent) for label, over in self.parents.items() for parent in over]
+        below, above = ([pair[side] for pair in pairs] for side in (0, 1))
+        self.order = self._leaves_first()
+        super().__init__(
+            lambda x, y, facts: (y[..., below] * (1 - y[..., above])).sum(-1), weight, "ancestors"
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is hard, and no label has two parents."""
+        return self.hard and all(len(over) < 2 for over in self.parents.values())
+
+    def _leaves_first(self) -> list[int]:
+        """Return all labels that have parents, each before those that are above it."""
+        order: dict[int, None] = {}
+
+        def visit(label: int, path: tuple[int, ...]) -> None:
+            if label in path:
+                raise ValueError(f"ancestors: label {label} is above itself; leave a parent out")
+            for parent in self.parents.get(label, ()):
+                visit(parent, (*path, label))
+            if label in self.parents:
+                order.setdefault(label)
+
+        for label in self.parents:
+            visit(label, ())
+        return list(order)[::-1]
+
+    def _upwards(self, logits: Tensor, of_two: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return ``d`` ``(…, labels)``; ``of_two`` is softplus, or takes the better of false and true."""
+        total = list(logits.unbind(-1))
+        for label in self.order:
+            for parent in self.parents[label]:
+                total[parent] = total[parent] + of_two(total[label])
+        return torch.stack(total, -1)
+
+    def expectation(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of labels with these logits, given that the rule holds, ``(…, labels)``.
+
+        >>> ancestors({1: 0}).expectation(torch.zeros(2))  # of 00, 10 and 11, one has the second label
+        tensor([0.6667, 0.3333])
+        """
+        chances = list(self._upwards(logits, softplus).sigmoid().unbind(-1))
+        for label in reversed(self.order):
+            for parent in self.parents[label]:
+                chances[label] = chances[label] * chances[parent]
+        return torch.stack(chances, -1)
+
+    def log_chance(self, logits: Tensor) -> Tensor:
+        """Return the log-probability ``(…)`` that the rule holds for independent labels with these logits.
+
+        >>> ancestors({1: 0}).log_chance(torch.zeros(2)).exp()
+        tensor(0.7500)
+        """
+        roots = [label for label in range(logits.shape[-1]) if not self.parents.get(label)]
+        return softplus(self._upwards(logits, softplus)[..., roots]).sum(-1) - softplus(logits).sum(-1)
+
+    def best(self, logits: Tensor) -> Tensor:
+        """Return the likeliest label set that keeps the rule, ``(…, labels)``.
+
+        >>> ancestors({1: 0}).best(torch.tensor([-1.0, 3.0]))
+        tensor([1., 1.])
+        """
+        chosen = list((self._upwards(logits, torch.relu) > 0).unbind(-1))
+        for label in reversed(self.order):
+            for parent in self.parents[label]:
+                chosen[label] = chosen[label] & chosen[parent]
+        return torch.stack(chosen, -1).to(logits.dtype)
+
+
+def ancestors(parents: Mapping[int, int | Sequence[int]], weight: float = math.inf) -> Ancestors:
+    """Return the rule that all ancestors of a true label are true, of a taxonomy: the parents of labels.
+
+    >>> taxonomy = ancestors({1: 0, 2: 1}, weight=1.0)  # 0 over 1 over 2
+    >>> taxonomy(torch.zeros(1, 4), torch.tensor([[[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]]]))
+    tensor([[0., 1.]])
+    """
+    return Ancestors(parents, weight)
+
+
+def parents_of(names: Sequence[str], separator: str = "/") -> dict[int, int]:
+    """Return the parent of each label whose name says it, as ``a/b`` is below ``a``, for `ancestors`.
+
+    >>> parents_of(["a", "b", "a/c", "a/c/d"])
+    {2: 0, 3: 2}
+    """
+    places = {name: place for place, name in enumerate(names)}
+    over = {places[name]: name.rpartition(separator)[0] for name in names if separator in name}
+    return {label: places[parent] for label, parent in over.items() if parent in places}
+
+
 def sums_to(values: Sequence[float] | None = None, fact: str | None = None, weight: float = math.inf) -> Rule:
     """Return the rule that the values of the true labels add up to a total, which is a fact of each instance.
 
@@ -170,8 +453,8 @@ def sums_to(values: Sequence[float] | None = None, fact: str | None = None, weig
     def penalties(x: Any, y: Tensor, facts: Any) -> Tensor:
         worth = range(y.shape[-1]) if values is None else values
         if len(worth) != y.shape[-1]:
-            raise ValueError(f"sums_to has {len(worth)} values for {y.shape[-1]} labels")
-        total = _fact("sums_to", facts, fact, y).reshape(len(y), 1)
+            raise RuleError("sums_to", f"has {len(worth)} values for {y.shape[-1]} labels")
+        total = fact_of("sums_to", facts, fact, y).reshape(len(y), 1)
         apart = (y @ torch.tensor(list(worth), dtype=y.dtype, device=y.device) - total).abs()
         return torch.where(total.isnan(), 0, apart)
 
@@ -187,7 +470,7 @@ def allowed(fact: str | None = None, weight: float = math.inf) -> Rule:
     """
 
     def penalties(x: Any, y: Tensor, facts: Any) -> Tensor:
-        may = _fact("allowed", facts, fact, y)
+        may = fact_of("allowed", facts, fact, y)
         return (y * (1 - may.nan_to_num(1)).unsqueeze(1)).sum(-1)
 
     return Rule(penalties, weight, "allowed")
@@ -208,15 +491,15 @@ def _counting(
     return Rule(penalties, weight, name if chosen is None else f"{name} of {chosen}", sizes)
 
 
-def _fact(rule: str, facts: Any, name: str | None, like: Tensor) -> Tensor:
+def fact_of(rule: str, facts: Any, name: str | None, like: Tensor) -> Tensor:
     """Return the facts, or those of a name, as numbers like others."""
     if name is not None and not isinstance(facts, Tensor) and facts is not None:
         if name not in facts:
-            raise ValueError(f"rule {rule} reads the fact {name!r}; there are {', '.join(facts)}")
+            raise RuleError(rule, f"reads the fact {name!r}; there are {', '.join(facts)}")
         facts = facts[name]
     if not isinstance(facts, Tensor):
         what = "there are none" if facts is None else f"there are {', '.join(facts)}: name one, fact=…"
-        raise ValueError(f"rule {rule} reads facts of each instance, and {what}")
+        raise RuleError(rule, f"reads facts of each instance, and {what}")
     return facts.to(like.dtype)
 
 

@@ -207,7 +207,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         if method not in METHODS or not METHODS[method].method.semi_supervised:
             return data, None
         told = None if facts is None else facts.take(np.flatnonzero(~known))
-        return data, Examples(self._source(rows_of(X, ~known), data), facts=told)
+        others = Examples(self._source(rows_of(X, ~known), data), facts=told)
+        return data, others.numbered(np.flatnonzero(~known))
 
     def _examples(self, X: Any, y: Any, first: bool = False) -> Examples:
         """Return instances given to `fit`; the ``first`` decide what later ones must be like."""
@@ -303,9 +304,9 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         """Return the model that predicts."""
         return self.model_
 
-    def _decoded(self, data: Examples) -> Tensor:
+    def _decoded(self, data: Examples, rules: Sequence[Rule] = (), facts: Any = None) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
-        return self.model_.decoder(self.decode)(self._probabilities(data))
+        return self.model_.decoded(data, self._probabilities(data), self.decode, rules, facts)
 
     def _read(self, x: Any) -> Examples:
         """Return raw inputs as networks read them."""

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClassifierMixin
@@ -20,10 +21,13 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
+from torch import Tensor
 
 from lossnet.data import Examples, FeatureTable, LabelTable, Source
 from lossnet.data.readers import frame_columns, named_rows, read_frame
 from lossnet.data.readers.text import Unknown
+from lossnet.data.tables import without_unknown
+from lossnet.energies import Rule, exactly
 from lossnet.estimators.base import WordEstimator, suggests_parameters
 from lossnet.inputs import Features, Fitting, Input, Words
 from lossnet.model import Model
@@ -55,6 +59,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     - a set of labels by their names: a list, tuple or set of strings for each instance, or a string such as
       ``"red;sweet"``, with semicolons or bars.  Predictions are arrays of 0 and 1 with a column for each of
       ``classes_``, and ``model_.named(X)`` gives names;
+      Where a label of a row is None or NaN, it is not known, and nothing is learned of it;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
     The parameters are those of `lossnet.estimators.base.Estimator`, ``embeddings`` for sentences (see
@@ -125,14 +130,18 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             probabilities = np.where(total > 0, probabilities / np.where(total > 0, total, 1), even)
         return self._like_labels(probabilities, X)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> Any:
         """Return sets of labels ``(n, labels)`` of 0 and 1, by the tuned threshold unless ``decode`` says
         otherwise; or the likeliest classes ``(n,)``.
+
+        Outputs that ``rules`` penalise are changed: see `lossnet.Model.predict`.
         """
         data = self._read(X)
         if not self.multilabel_:
-            return self.classes_[self._probabilities(data).argmax(1).numpy()]
-        return self._like_labels(self._decoded(data).numpy().astype(np.int64), X)
+            kept = (exactly(1), *rules) if rules else ()
+            decoded = self.model_.decoded(data, self._probabilities(data), _likeliest, kept, facts)
+            return self.classes_[decoded.argmax(1).numpy()]
+        return self._like_labels(self._decoded(data, rules, facts).numpy().astype(np.int64), X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""
@@ -145,7 +154,9 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         labelled = (truth.sum(1) > 0).numpy()
         if not labelled.any():
             raise ValueError("no instance has a true label: F1 is undefined")
-        f1 = F1()(self._decoded(data).float().unsqueeze(1), truth).squeeze(1).numpy()
+        known, decoded = data.target.known(np.arange(len(data))), self._decoded(data).float()
+        decoded = decoded if known is None else decoded * known
+        f1 = F1()(decoded.unsqueeze(1), truth).squeeze(1).numpy()
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
         return float(np.average(f1[labelled], weights=weights))
 
@@ -180,6 +191,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         sets = named_sets(y, split=first or self._named)
         if sets is not None:
             columns, y = self._binarised(sets, first)
+        y, unknown = _apart(y)
         if first:
             self.inputs_, self._named, self._encoded = self._kind_of(X), sets is not None, None
         kind = Input.kinds[self.inputs_]
@@ -199,7 +211,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         elif self._framed and columns is not None and list(columns) != list(self.classes_):
             what = f"y has the labels {list(columns)}; they must be {list(self.classes_)}, as in fit"
             raise ValueError(what)
-        return Examples(source, LabelTable(self._sets(y), [str(name) for name in self.classes_]))
+        target = LabelTable(self._sets(y), [str(name) for name in self.classes_])
+        return Examples(source, target if unknown is None else target.where_unknown(unknown))
 
     def _table(self, X: Any, first: bool) -> FeatureTable:
         """Return the features of a data frame with columns of text or dates; the ``first`` decide on them."""
@@ -331,6 +344,31 @@ def named_sets(y: Any, split: bool) -> list[Sequence[str]] | None:
             what = f"row {number} of y is {reprlib.repr(row)}, and others are lists of names"
             raise ValueError(f"{what}; give a list of strings, empty where an instance has no label")
     return rows
+
+
+def _apart(y: Any) -> tuple[Any, Any]:
+    """Return label sets with 0 where a label is None or NaN, and a matrix that is true there; or None.
+
+    >>> y, unknown = _apart([[1, None], [0, 1]])
+    >>> y.tolist(), unknown.toarray().tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[False, True], [False, False]])
+    """
+    matrix = y
+    if not sparse.issparse(y):
+        try:
+            matrix = y.to_numpy(float, na_value=np.nan) if hasattr(y, "columns") else np.asarray(y)
+            matrix = matrix.astype(float) if matrix.dtype == object else matrix
+        except (TypeError, ValueError):  # names
+            return y, None
+    values = matrix.data if sparse.issparse(y) else matrix
+    if matrix.ndim != 2 or values.dtype.kind != "f" or not 0 < np.isnan(values).sum() < values.size:
+        return y, None
+    return without_unknown(matrix)
+
+
+def _likeliest(probabilities: Tensor) -> Tensor:
+    """Return the likeliest class of each row, one-hot."""
+    return torch.zeros_like(probabilities).scatter_(1, probabilities.argmax(1, keepdim=True), 1)
 
 
 def _has_text(X: Any) -> bool:

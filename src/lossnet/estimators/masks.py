@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data import MaskData
+from lossnet.energies import Rule
 from lossnet.estimators.base import Estimator
 from lossnet.scores import MaskMeter
 
@@ -45,9 +47,12 @@ class Segmenter(Estimator):
         probabilities: NDArray[np.float32] = self._probabilities(self._read(X)).numpy()
         return probabilities
 
-    def predict(self, X: Any) -> NDArray[np.uint8]:
-        """Return masks ``(n, height, width)`` of 0 and 1."""
-        return self._decoded(self._read(X)).numpy().astype(np.uint8)
+    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> NDArray[np.uint8]:
+        """Return masks ``(n, height, width)`` of 0 and 1.
+
+        Those that ``rules`` penalise are changed: see `lossnet.Model.predict`.
+        """
+        return self._decoded(self._read(X), rules, facts).numpy().astype(np.uint8)
 
     def score(self, X: Any, y: Any) -> float:
         """Return the mean over images of intersection over union."""

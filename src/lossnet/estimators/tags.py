@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data import DataError, TaggedSentences
+from lossnet.energies import Rule
 from lossnet.estimators.base import WordEstimator
 from lossnet.scores import SPAN_F1
 from lossnet.spans import span_scores
@@ -53,10 +54,13 @@ class SequenceTagger(WordEstimator):
         padded = zip(self._probabilities(data).numpy(), data.source.lengths.tolist(), strict=True)
         return [probabilities[:length] for probabilities, length in padded]
 
-    def predict(self, X: Any) -> list[list[str]]:
-        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span."""
+    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> list[list[str]]:
+        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span.
+
+        Those that ``rules`` penalise are changed: see `lossnet.Model.predict`.
+        """
         data = self._read(X)
-        named = self.model_.task.output.named(self._decoded(data), data.source)
+        named = self.model_.task.output.named(self._decoded(data, rules, facts), data.source)
         return [[tag for _, tag in sentence] for sentence in named]
 
     def score(self, X: Any, y: Any) -> float:

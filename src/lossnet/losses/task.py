@@ -42,16 +42,17 @@ class TaskLoss:
     ) -> Tensor:
         """Return the loss, ``()``; without a truth, that of the energy alone.
 
+        Cross-entropy and cost are those of the units whose truth is known, if the prediction says which.
         ``weight`` is that of each instance in the mean, ``(batch,)``; a mapping has those of each term.
         """
-        terms = {}
+        terms, compared = {}, prediction.where_known()
         if self.ce_weight and truth is not None:
-            terms["ce"] = _times(self.ce_weight, self.fixed(prediction, truth))
+            terms["ce"] = _times(self.ce_weight, self.fixed(compared, truth))
         if energy is not None and self.energy_weight:
             energies = energy(prediction.relaxed.unsqueeze(1)).squeeze(1)
             terms["energy"] = _times(self.energy_weight, energies)
         if self.score_weight and truth is not None:
-            cost = self.score.cost(prediction.relaxed.unsqueeze(1), truth)
+            cost = self.score.cost(compared.relaxed.unsqueeze(1), truth)
             terms["score"] = _times(self.score_weight, cost.squeeze(1))
         if not terms:
             terms["ce"] = prediction.logits.new_zeros(len(prediction.logits))

@@ -78,6 +78,8 @@ class Method(nn.Module):
     total: Callable[[Sequence[Tensor]], tuple[Tensor, ...]] | None = None
     #: whether it learns from instances without labels too; others never see those
     semi_supervised: ClassVar[bool] = False
+    #: whether it learns from instances of which only some labels are known; a subclass has to say so itself
+    partly_known: ClassVar[bool] = False
     #: whether prediction is forward passes alone, without a search; a subclass has to say so itself
     feed_forward: bool = False
     #: whether replicas of the method can be trained together; a subclass has to say so itself
@@ -88,6 +90,7 @@ class Method(nn.Module):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.stackable = cls.__dict__.get("stackable", False)
+        cls.partly_known = cls.__dict__.get("partly_known", False)
 
     def stacking_blocker(self) -> str | None:
         """Return why replicas of this method cannot be trained together, or None if they can."""
@@ -115,7 +118,7 @@ class TaskNetMethod(Method):
 
     def prediction(self, batch: Batch) -> Prediction:
         """Return the task net's prediction for a batch."""
-        return Prediction(self.space, self.task_net(batch.x), batch.mask)
+        return Prediction(self.space, self.task_net(batch.x), batch.mask, batch.known)
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         return self.space.relax(self.task_net(x), mask)

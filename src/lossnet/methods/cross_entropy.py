@@ -24,6 +24,7 @@ class CrossEntropy(TaskNetMethod):
     """
 
     stackable = True
+    partly_known = True
     per_replica = TASK_LOSS_WEIGHTS
 
     def __init__(self, task_net: nn.Module, space: Space, task_loss: TaskLoss | None = None) -> None:

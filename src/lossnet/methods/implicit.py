@@ -74,6 +74,7 @@ class Implicit(SEAL):
     """
 
     stackable = True
+    partly_known = True
     per_replica = (*SEAL.per_replica, "weight")
 
     def __init__(
@@ -128,7 +129,7 @@ class Implicit(SEAL):
         recurrent = is_recurrent(self.task_net, self.energy)
         with ops.matmul_precision(batch.y.device, rounded=False):
             prediction, energy = self.prediction(batch), self.energy.at(batch.x, batch.facts)
-            outer = self.primary_loss(energy, batch.y, prediction, batch.weight)
+            outer = self.primary_loss(energy, prediction.completed(batch.y), prediction, batch.weight)
             hypergradient = implicit_gradient(
                 outer,
                 partial(self.inner_loss, batch)

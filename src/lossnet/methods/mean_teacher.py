@@ -39,6 +39,7 @@ class MeanTeacher(TaskNetMethod):
     """
 
     semi_supervised = True
+    partly_known = True
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class MeanTeacher(TaskNetMethod):
             return leaf + self.noise * torch.randn_like(leaf)
 
         x: Tree = tree_map(noisy, batch.x)
-        return Prediction(self.space, self.student(x), batch.mask)
+        return Prediction(self.space, self.student(x), batch.mask, batch.known)
 
     def ramp(self) -> Tensor:
         """Return the part of the weight that is reached, ``()``."""

@@ -20,6 +20,8 @@ class PseudoLabels(MeanTeacher):
     tensor([[1., 0., 1.]])
     """
 
+    partly_known = True
+
     def target(self, teacher: Prediction, batch: Batch) -> Tensor:
         return self.space.decode(teacher.relaxed)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from lossnet.energies import ChainRule, Rule, listed, summed
+from lossnet.energies import Ancestors, ChainRule, Rule, listed, summed
 from lossnet.energies.chain import marginals
 from lossnet.energies.tag_rules import breaks, chains
 from lossnet.inference import LocalSearch
@@ -17,7 +17,10 @@ from lossnet.losses import TaskLoss
 from lossnet.methods.mean_teacher import SEARCH, MeanTeacher
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, MultiLabel, Prediction, Space, Tags, best_path
+from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags, best_path
+
+#: what a hard rule costs for each pixel that breaks it, in nats
+_HARD = 20.0
 
 
 class Rules(MeanTeacher):
@@ -30,11 +33,13 @@ class Rules(MeanTeacher):
     - ``semantic``: ``−log Σ_y P(y|x) · exp(−E(x, y))`` of the student's own ``P``, for hard rules the
       log-probability that they hold (Xu et al. 2018); the teacher does nothing.
 
-    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, and so
-    is the mean over tags where all rules are `lossnet.energies.ChainRule`.  Other rules about tags ask for
-    whole fields, which samples hardly ever have: the target then is the best output that `LocalSearch` finds,
-    ``argmin E(y) − α log P̄(y|x)``, from the best one under the rules about tokens and neighbours.  Elsewhere
-    sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by what they are to stand for.
+    Sums over label sets are exact where no more than ``most`` sets have a size that hard rules allow, and
+    where a taxonomy (`ancestors`) is the only rule; so is the mean over tags where all rules are
+    `lossnet.energies.ChainRule`.  Other rules about tags ask for whole fields, which samples hardly ever
+    have: the target then is the best output that `LocalSearch` finds, ``argmin E(y) − α log P̄(y|x)``, from
+    the best one under the rules about tokens and neighbours.  The target of masks is made by the gradient of
+    the rules, see `pixels`.  Elsewhere sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by
+    what they are to stand for.
     An instance of which no candidate keeps the hard rules teaches as if there were none.
 
     Args:
@@ -55,6 +60,8 @@ class Rules(MeanTeacher):
     tensor([[0.5000, 0.5000, 0.0000]])
     """
 
+    partly_known = True
+
     def __init__(
         self,
         task_net: nn.Module,
@@ -71,12 +78,16 @@ class Rules(MeanTeacher):
         self.rules, self.loss = tuple(rules), loss
         self.power, self.samples = settings.teacher_power, settings.samples
         self.search = search or LocalSearch()
+        (only,) = self.rules if len(self.rules) == 1 else (None,)
+        self.taxonomy = only if isinstance(only, Ancestors) and only.exact else None
         self.listed = listed(space.labels, rules, most) if isinstance(space, MultiLabel) and rules else None
 
     def unlabelled_loss(self, batch: Batch) -> Tensor:
         if self.loss == "expectation":
             return super().unlabelled_loss(batch)
         prediction = self.disturbed(batch)
+        if self.taxonomy is not None:
+            return -self.taxonomy.log_chance(prediction.logits)
         y, drawn = self.candidates(prediction)
         return -(prediction.log_prob(y) - self.penalties(batch, y) - drawn).logsumexp(1)
 
@@ -84,9 +95,28 @@ class Rules(MeanTeacher):
         tempered = Prediction(self.space, self.power * teacher.logits, teacher.mask)
         if isinstance(self.space, Tags):
             return self.tags(tempered, batch)
+        if self.taxonomy is not None:
+            return self.taxonomy.expectation(tempered.logits)
+        if isinstance(self.space, Mask):
+            return self.pixels(tempered, batch)
         y, drawn = self.candidates(tempered)
         posterior = (tempered.log_prob(y) - self.penalties(batch, y) - drawn).softmax(1)
         return (posterior.reshape(*y.shape[:2], *[1] * self.space.event_dims) * y).sum(1)
+
+    def pixels(self, tempered: Prediction, batch: Batch) -> Tensor:
+        """Return ``relax(α z − ∂E/∂y)`` at the tempered teacher's output.
+
+        That is the mean of ``q`` where rules are sums over pixels, and a step of its mean field elsewhere: of
+        whole masks, samples hardly ever keep a rule.  A hard rule's units are large, not infinite.
+        """
+        with torch.enable_grad():
+            y = tempered.relaxed.detach().requires_grad_()
+            energy = y.new_zeros(())
+            for rule in self.rules:
+                broken = rule.broken(rule.encode(batch.x, batch.facts), y.unsqueeze(1))
+                energy = energy + min(rule.weight, _HARD) * broken.sum()
+            (pull,) = torch.autograd.grad(energy, y)
+        return self.space.relax(tempered.logits - pull, tempered.mask)
 
     def tags(self, tempered: Prediction, batch: Batch) -> Tensor:
         """Return the mean of ``q`` where all rules are about tokens and neighbours, else its best output."""

@@ -24,8 +24,9 @@ def energy_losses(
     """Yield the losses ``()`` of ``count`` energy steps against one prediction, held fixed (SEAL Eq. 4).
 
     Each has candidates of its own and sees the energy of the moment: take the step between two of them.
+    Labels that are unknown are drawn from the prediction: of the truth's distribution, as far as it is known.
     """
-    for instance_losses in loss.candidate_batches(batch.y, prediction, count):
+    for instance_losses in loss.candidate_batches(prediction.completed(batch.y), prediction, count):
         yield batch.mean(instance_losses(energy.at(batch.x, batch.facts)))
 
 
@@ -58,6 +59,7 @@ class SEAL(TaskNetMethod):
     """
 
     stackable = True
+    partly_known = True
     per_replica = TASK_LOSS_WEIGHTS
 
     def __init__(

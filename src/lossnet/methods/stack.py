@@ -50,6 +50,7 @@ class Stack(Method):
 
     predictors: tuple[str, ...] = ("members", "correction")
     feed_forward = True
+    partly_known = True
 
     def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class Stack(Method):
 
     def _losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the cross-entropy of each instance ``(batch,)``."""
-        return self.space.cross_entropy(logits, batch.y, batch.mask)
+        return self.space.cross_entropy(logits, batch.y, batch.mask if batch.known is None else batch.known)
 
     def _fold(self, batch: Batch) -> Tensor:
         """Return the fold of each instance ``(batch,)``."""

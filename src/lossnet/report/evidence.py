@@ -167,6 +167,6 @@ def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
     if Path(name).is_fifo():
         raise ValueError(f"{name} is a pipe: what the run read there cannot be read again")
     options: dict[str, Any] = {
-        name: source.get(name) for name in ("split", "labels", "words", "valid", "test", "encoding")
+        name: source.get(name) for name in ("split", "labels", "words", "valid", "test", "encoding", "facts")
     }
     return load(name, data_dir, task=model.task, **options)

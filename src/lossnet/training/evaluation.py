@@ -30,13 +30,14 @@ def predict(
     """Return relaxed predictions and truth of all instances, ``(instances, *event)`` each, on ``device``.
 
     ``model`` maps ``(x, mask)`` to relaxed outputs; put its networks into evaluation mode first.  The truth
-    is None where data have no labels.
+    is None where data have no labels.  What is unknown of it is 0 in both, so that it counts in no metric.
     """
     relaxed, truth = [], []
     with torch.no_grad():
         for rows in torch.arange(len(data), device=device).split(batch_size):
             batch = data.batch(rows).to(device)
-            relaxed.append(model(batch.x, batch.mask))
+            predicted = model(batch.x, batch.mask)
+            relaxed.append(predicted if batch.known is None else predicted * batch.known)
             truth.append(batch.y)
     return _stack(relaxed), None if any(y is None for y in truth) else _stack(truth)
 

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lossnet import scores
 from lossnet.data.examples import Dataset, Target, arranged
+from lossnet.energies import RuleError
 from lossnet.methods.base import Method
 from lossnet.training.engines import Eager, Processes, Replicas, engine_for
 from lossnet.training.engines.eager import Readings
@@ -349,7 +350,12 @@ class _Loop:
         clock = time.monotonic()
         for step in range(begin, len(batches)):
             batch = train.batch(batches[step]).to(device)
-            pending.append(self.engine.step(batch, step))
+            try:
+                pending.append(self.engine.step(batch, step))
+            except RuleError as error:
+                if self.first.checkpoint is not None:  # the step was not taken: resuming tries it again
+                    self._save(group)
+                raise error.among((batch.unlabelled or batch).rows) from error.__cause__
             taken = sum(quantity == "loss" for _, quantity in pending[-1][0])
             for state in states:
                 state.position.step = step + 1

@@ -31,19 +31,29 @@ from lossnet.data.readers.arff_syntax import parse_header
 from lossnet.data.readers.arrays import read_npz
 from lossnet.data.readers.clus import is_hierarchical, read_clus
 from lossnet.data.readers.libsvm import is_xc_header, read_libsvm, read_xc
-from lossnet.data.readers.table import assemble_like, frame_columns, read_csv, read_frame, read_parquet
+from lossnet.data.readers.table import (
+    assemble_like,
+    facts_of,
+    frame_columns,
+    read_csv,
+    read_facts,
+    read_frame,
+    read_parquet,
+)
 from lossnet.data.readers.text import Like, Unknown, align_labels, build, missing_file, open_lines
 from lossnet.data.tables import MultiLabelData
 from lossnet.suggest import did_you_mean
 from lossnet.warn import warn
 
 __all__ = [
+    "facts_of",
     "frame_columns",
     "named_rows",
     "read",
     "read_arff",
     "read_clus",
     "read_csv",
+    "read_facts",
     "read_frame",
     "read_inputs",
     "read_libsvm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lossnet.data.errors import AnyPath, DataError
+from lossnet.data.examples import Facts
 from lossnet.data.readers.dates import date_features, date_names, has_time, is_ambiguous, read_date
 from lossnet.data.readers.text import (
     LABEL_WORDS,
@@ -45,6 +47,8 @@ _MOSTLY = 0.9
 _SETS = (list, tuple, set, frozenset, np.ndarray)
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|uuid|guid|nr|no|index|key))|.*[a-z](Id|ID)")
 
+#: rows of which facts are read at a time
+_ROWS = 4096
 _PARQUET = (".parquet", ".pq")
 #: stands for the path in errors and warnings about a data frame; lines are its rows from 1
 _FRAME = "data frame"
@@ -86,8 +90,8 @@ def read_csv(
     A column that is empty, and in more than 50 rows one of texts that hardly come twice, such as titles, of
     row numbers or identifiers, or with the same value everywhere, is left out with a warning.
 
-    Labels are columns of 0 and 1 (or no and yes), or one column with the names of each row's labels,
-    separated by semicolons, bars or commas.
+    Labels are columns of 0 and 1 (or no and yes), empty where it is not known whether a label is true; or
+    one column with the names of each row's labels, separated by semicolons, bars or commas.
 
     The ``delimiter`` is a tab in TSV, else whichever of comma, semicolon and tab the first line has most of;
     where it is a semicolon, numbers may have a decimal comma.
@@ -121,6 +125,39 @@ def read_parquet(
     """
     for part in _parquet_parts(fspath(path), size):
         yield _assemble(path, _Wanted(labels, categories, drop, like), *part)
+
+
+def read_facts(path: AnyPath, names: Sequence[str], encoding: str = "utf-8") -> Facts:
+    """Read columns of numbers that are known of each row, for rules; an empty cell is what is not known.
+
+    A single column is the facts, several are facts by their names.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "films.csv")
+    ...     _ = path.write_text("length,total\\n90,3\\n,\\n")
+    ...     read_facts(path, ["total"]).arrays[""]
+    array([ 3., nan], dtype=float32)
+    """
+    rows = list(stream_cells(path, names, _ROWS, encoding))
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return facts_of(columns, fspath(path))
+
+
+def facts_of(columns: Columns, path: str = _FRAME) -> Facts:
+    """Return columns of cells by their names as facts."""
+    known: dict[str, list[float]] = {}
+    for name, cells in columns.items():
+        known[name] = []
+        for row, cell in enumerate(cells, start=1):
+            lacks = not _present(cell) or _is_missing(cell)
+            if not lacks and not _is_number(cell):
+                what = f"row {row} has {cell!r} in the column of facts {name!r}"
+                raise DataError(f"{what}; write a number, or nothing where it is not known", path)
+            known[name].append(np.nan if lacks else number(str(cell)))
+    (values, *others) = known.values()
+    return Facts(known if others else values)
 
 
 def frame_columns(frame: Any) -> dict[str, list[Any]]:
@@ -394,15 +431,15 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
 
 def _label_matrix(
     path: AnyPath, chosen: Mapping[str, bool], columns: Columns, lines: Sequence[int]
-) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return the labels' names and a matrix of 0 and 1, ``(rows, labels)``."""
+) -> tuple[list[str], NDArray[Any]]:
+    """Return the labels' names and a matrix of 0 and 1, NaN where a cell is empty, ``(rows, labels)``."""
     names = list(chosen)
     if len(chosen) == 1 and chosen[names[0]]:
         return _listed(columns[names[0]])
-    y = np.zeros((len(lines), len(names)), dtype=np.uint8)
+    y = np.zeros((len(lines), len(names)), dtype=np.float32)
     for position, name in enumerate(names):
         y[:, position] = _Column(path, name, columns[name], lines).label()
-    return names, y
+    return names, y if np.isnan(y).any() else y.astype(np.uint8)
 
 
 def _label_columns(path: AnyPath, columns: Columns, wanted: _Wanted) -> dict[str, bool]:
@@ -610,16 +647,17 @@ class _Column(NamedTuple):
             raise self._error(row, f"{cell!r} in {self.name!r} {what}; {advice}")
         like.unseen.add(self.name, cell)
 
-    def label(self) -> list[int]:
-        """Return zeros and ones; a missing or other value is an error."""
+    def label(self) -> list[float]:
+        """Return zeros and ones, and NaN for what is missing; another value is an error."""
         column = []
         for row, cell in enumerate(self.cells):
             if not _present(cell):
-                raise self._error(row, f"label {self.name!r} is missing; labels must be 0 or 1")
+                column.append(math.nan)
+                continue
             value = LABEL_WORDS.get(str(cell).lower())
             if value is None:
                 raise self._error(row, f"label {self.name!r} is {cell!r}, neither 0 nor 1; correct it")
-            column.append(int(value))
+            column.append(float(value))
         return column
 
     def _error(self, row: int, message: str) -> DataError:

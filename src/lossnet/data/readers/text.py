@@ -331,11 +331,20 @@ def build(
 
 
 def align_labels(path: AnyPath, labels: LabelTable, names: Sequence[str]) -> Any:
-    """Return label sets as a CSR matrix of a model's labels; those it does not know must not occur."""
+    """Return label sets as a CSR matrix of a model's labels, NaN where they are unknown.
+
+    Labels that the model does not know must not occur.
+    """
     columns = {name: column for column, name in enumerate(names)}
     cells = labels.matrix.tocoo()
     strange = sorted({labels.names[column] for column in np.unique(cells.col)} - set(names))
     if strange:
         raise DataError(f"label {strange[0]!r} did not occur in training; remove it", path)
     place = np.array([columns.get(name, -1) for name in labels.names], dtype=np.int64)
-    return sparse.csr_array((cells.data, (cells.row, place[cells.col])), shape=(len(labels), len(names)))
+    values, rows, at = cells.data, cells.row, place[cells.col]
+    if labels.unknown is not None:
+        gaps = labels.unknown.tocoo()
+        own = place[gaps.col] >= 0
+        values = np.concatenate([values, np.full(own.sum(), np.nan)])
+        rows, at = np.concatenate([rows, gaps.row[own]]), np.concatenate([at, place[gaps.col][own]])
+    return sparse.csr_array((values, (rows, at)), shape=(len(labels), len(names)))
