@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data import Dataset, Sentences
+from lossnet.data import Dataset, Examples, Sentences
 from lossnet.decoding import Decision, Decoder
 from lossnet.task import Task
 
@@ -28,9 +28,12 @@ class Predictor(ABC):
 
     @abstractmethod
     def probabilities(
-        self, data: Dataset, device: torch.device | str = "cpu"
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
+        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``.
+
+        What is ``known`` of outputs ``(instances, *event)`` is 1, 0, or NaN where nothing is.
+        """
 
     @property
     def threshold(self) -> float:
@@ -48,29 +51,54 @@ class Predictor(ABC):
         names: tuple[str, ...] = getattr(self.task.input, "names", ())
         return names
 
-    def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[Any]:
+    def predict_proba(self, x: Any, device: torch.device | str = "cpu", known: Any = None) -> NDArray[Any]:
         """Return probabilities of raw inputs: ``(instances, labels)`` for label sets, ``(instances, height,
         width)`` for masks, ``(instances, length, tags)`` for tags, zeros on padding.
 
         Feature vectors are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or
         data frames and lists of mappings, with columns by name.  Sentences are texts or lists of tokens,
         images arrays with channels last.
+
+        ``known`` is what is known of outputs, for models that were trained with ``conditional``.  Of labels
+        and masks, an array of predictions' shape with 1, 0, and NaN or None where nothing is known, or labels
+        by name: a data frame, or a mapping for each row.  Of tags, a tag or None for each token.
         """
-        probabilities, _ = self.probabilities(self.task.read(x), device)
+        data = self.task.read(x)
+        probabilities, _ = self.probabilities(data, device, self._known(known, data))
         array: NDArray[Any] = probabilities.cpu().numpy()
         return array
 
     def predict(
-        self, x: Any, decode: str | Decoder | None = None, device: torch.device | str = "cpu"
+        self,
+        x: Any,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        known: Any = None,
     ) -> NDArray[np.uint8]:
         """Return outputs of raw inputs, as 0 and 1 in the shape of `predict_proba`.
 
         ``decode`` says how they are chosen: a name of ``task.output.decoders``, such as ``"tuned"`` or
         ``"expected-f1"`` for labels, or a decoder; by default, labels and pixels by the tuned threshold, and
-        the likeliest tags.
+        the likeliest tags.  ``known`` is as for `predict_proba`; known values are predicted as they are.
         """
-        decoder = self.decoder(decode)
-        return decoder(torch.from_numpy(self.predict_proba(x, device))).numpy().astype(np.uint8)
+        data = self.task.read(x)
+        decoded = self.outputs(data, self.decoder(decode), device, self._known(known, data))
+        return decoded.cpu().numpy().astype(np.uint8)
+
+    def outputs(
+        self,
+        data: Dataset,
+        decoder: Decoder,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return decoded outputs of prepared data, 0 and 1, ``(instances, *event)``."""
+        relaxed, _ = self.probabilities(data, device, known)
+        return self.task.output.keeping(decoder(relaxed), known)
+
+    def _known(self, known: Any, data: Examples) -> Tensor | None:
+        """Return what is known of outputs as a tensor."""
+        return None if known is None else self.task.output.known(known, data.source)
 
     def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:
         """Return metrics on prepared data, decoded as validation data have chosen."""
@@ -85,11 +113,11 @@ class Predictor(ABC):
             return self.task.output.decoder(decode, self.decision)
         return decode
 
-    def named(self, x: Any, decode: str | Decoder | None = None) -> list[Any]:
+    def named(self, x: Any, decode: str | Decoder | None = None, known: Any = None) -> list[Any]:
         """Return outputs of raw inputs in readable form: label names, tagged tokens, or masks."""
         data = self.task.read(x)
-        relaxed, _ = self.probabilities(data)
-        return self.task.output.named(self.decoder(decode)(relaxed), data.source)
+        decoded = self.outputs(data, self.decoder(decode), known=self._known(known, data))
+        return self.task.output.named(decoded, data.source)
 
     def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
         """Return tokens and their tags, of texts or of sentences given as tokens."""
@@ -131,10 +159,10 @@ class Ensemble(Predictor):
         self.decision = Decision.mean([model.decision for model in models])
 
     def probabilities(
-        self, data: Dataset, device: torch.device | str = "cpu"
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return means over the models, and truth, ``(instances, *event)`` each, on ``device``."""
-        mean, truth = self.models[0].probabilities(data, device)
+        mean, truth = self.models[0].probabilities(data, device, known)
         for model in self.models[1:]:
-            mean = mean + model.probabilities(data, device)[0]
+            mean = mean + model.probabilities(data, device, known)[0]
         return mean / len(self.models), truth

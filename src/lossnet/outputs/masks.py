@@ -18,7 +18,7 @@ from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, write_mas
 from lossnet.decoding import Decision, Decoder, Threshold, tune_threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
-from lossnet.outputs.base import Output, Predicted, Ranges, rounded
+from lossnet.outputs.base import Output, Predicted, Ranges, known_values, rounded
 from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth, Space
@@ -77,6 +77,11 @@ class Masks(Output[MaskStack]):
         if start.goal is None or not truth.any():
             return start
         return replace(start, threshold=tune_threshold(relaxed.flatten(1), truth.flatten(1), goal=start.goal))
+
+    def known(self, known: Any, source: Source) -> Tensor:
+        """Return what is known of masks, an array ``(n, height, width)``."""
+        assert isinstance(source, Pictures)
+        return known_values(known, (len(source), *source.size))
 
     def units(self, source: Input[Any, Any]) -> int:
         height, width = _images(source).size
