@@ -205,7 +205,7 @@ def _exact(
     engine = joint.conditional
     assert isinstance(engine, EnergyConditional)
     engine = engine.cpu()
-    whole = [engine.likeliest(None, part, nothing[: len(part)]) for part in base.split(512)]  # type: ignore[arg-type]
+    whole = [engine.likeliest(None, part, nothing[: len(part)]) for part in base.split(512)]
     found = {
         "cross-entropy at 0.5": (base >= 0.5).float(),
         "cross-entropy, tuned": (base >= threshold).float(),
@@ -353,7 +353,8 @@ def powerset(data: Loaded, run: Run, device: str) -> Tensor:
     net.load_state_dict(kept)
     with torch.no_grad():
         likeliest: Tensor = net.eval()(parts[2].x).argmax(1)
-    return sets[likeliest].cpu()
+    chosen: Tensor = sets[likeliest].cpu()
+    return chosen
 
 
 # ---------------------------------------------------------------- planted errors
@@ -411,7 +412,7 @@ def _plant(name: str, seed: int, data_dir: Path | None, device: str) -> list[dic
     assert engine is not None
     engine, found = engine.cpu(), []
     for rows in torch.arange(len(given)).split(512):
-        found.append(engine.doubts(None, relaxed[rows], given[rows])[0])  # type: ignore[arg-type]
+        found.append(engine.doubts(None, relaxed[rows], given[rows])[0])
     own = torch.where(given > 0, relaxed, 1 - relaxed).clamp_min(1e-7)
     unlikely, best = -own.log().sum(1), relaxed.maximum(1 - relaxed).log().sum(1)
     rankings = {
