@@ -205,7 +205,7 @@ def _exact(
     engine = joint.conditional
     assert isinstance(engine, EnergyConditional)
     engine = engine.cpu()
-    whole = [engine.likeliest(None, part, nothing[: len(part)]) for part in base.split(512)]
+    whole = [engine.likeliest(part, nothing[: len(part)]) for part in base.split(512)]
     found = {
         "cross-entropy at 0.5": (base >= 0.5).float(),
         "cross-entropy, tuned": (base >= threshold).float(),
@@ -409,10 +409,10 @@ def _plant(name: str, seed: int, data_dir: Path | None, device: str) -> list[dic
     model = fit(run, data).model
     relaxed, given = _predicted(model, data.test, device)
     engine = model.conditional
-    assert engine is not None
+    assert isinstance(engine, EnergyConditional)
     engine, found = engine.cpu(), []
     for rows in torch.arange(len(given)).split(512):
-        found.append(engine.doubts(None, relaxed[rows], given[rows])[0])
+        found.append(engine.doubts(relaxed[rows], given[rows])[0])
     own = torch.where(given > 0, relaxed, 1 - relaxed).clamp_min(1e-7)
     unlikely, best = -own.log().sum(1), relaxed.maximum(1 - relaxed).log().sum(1)
     rankings = {

@@ -36,7 +36,7 @@ class Gibbs:
 
     >>> energy, logits = LabelResidual(labels=3, rank=2), torch.tensor([[2.0, 0.0, -2.0]])
     >>> known = torch.tensor([[torch.nan, 1.0, torch.nan]])
-    >>> Gibbs().marginals(energy, logits, known)
+    >>> Gibbs().marginals(energy, logits, known, partly=False)
     tensor([[0.8808, 1.0000, 0.1192]])
     """
 

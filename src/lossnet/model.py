@@ -33,16 +33,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from lossnet.build import build
-from lossnet.conditional import ENGINES, Conditional, make
+from lossnet.conditional import ENGINES, Conditional, EnergyConditional, make
 from lossnet.data import Dataset
 from lossnet.data.readers.text import Unknown
-from lossnet.decoding import Calibration, Decision, calibrate
+from lossnet.decoding import Calibration, Decision, Decoder, calibrate
 from lossnet.energies import Energy
 from lossnet.methods import Blend, Method
 from lossnet.own import Factory, OwnParts
@@ -58,6 +59,8 @@ __all__ = ["Model", "ModelError", "load", "load_energy"]
 FORMAT = 4
 DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
 CONDITIONAL = "conditional.safetensors"
+#: the name of decoding by the energy of a conditional model
+LIKELIEST = "likeliest"
 CHECKSUMS = "sha256"
 #: names of the method and loss of an average of models
 BLEND = ("blend", "none")
@@ -150,6 +153,74 @@ class Model(Predictor):
         tensors = self.method.get_submodule(self.method.predictors[0]).state_dict().values()
         types = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         return tree_map(lambda leaf: leaf.to(types[0]) if types and leaf.is_floating_point() else leaf, x)
+
+    def outputs(
+        self,
+        data: Dataset,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        if decode != LIKELIEST and not (decode is None and self.decision.whole):
+            return super().outputs(data, decode, device, known)
+        relaxed, _ = self.probabilities(data, device, known)
+        return relaxed, self.likeliest(data, device, known)
+
+    def likeliest(
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
+    ) -> Tensor:
+        """Return the likeliest label set of each instance, ``(instances, labels)``, of those searched."""
+        engine = self._joint().to(device)
+        base, given = self._base(data, device, known)
+        pairs = zip(base.split(512), given.split(512), strict=True)
+        return torch.cat([engine.likeliest(*pair) for pair in pairs])
+
+    def sample(
+        self, x: Any, count: int, known: Any = None, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> NDArray[np.uint8]:
+        """Return ``count`` label sets of each raw input, drawn from ``P(y | x)``: ``(rows, count, labels)``.
+
+        Needs the energy of a conditional model.  ``known`` is as for `predict_proba`.
+        """
+        data = self.task.read(x)
+        engine = self._joint().to(device)
+        base, given = self._base(data, device, self._known(known, data))
+        drawn = [
+            engine.sample(part, told, count, seed + place)
+            for place, (part, told) in enumerate(zip(base.split(512), given.split(512), strict=True))
+        ]
+        return torch.cat(drawn).cpu().numpy().astype(np.uint8)
+
+    def log_prob(
+        self, x: Any, y: Any, known: Any = None, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return estimates of ``log P(y | x)`` of an output for each raw input, and standard errors.
+
+        Both are ``(rows,)``.  Needs the energy of a conditional model; ``y`` and ``known`` are as for
+        `predict_proba`, and ``y`` leaves nothing open.
+        """
+        data = self.task.read(x)
+        engine, outputs = self._joint().to(device), self.task.output.known(y, data.source)
+        if outputs.isnan().any():
+            row = int(outputs.isnan().any(1).nonzero()[0])
+            raise ValueError(f"row {row} of y is not known completely; give 0 and 1 for all labels")
+        base, given = self._base(data, device, self._known(known, data))
+        parts = zip(base.split(64), given.split(64), outputs.to(base).split(64), strict=True)
+        found = [engine.log_prob(part, told, y.unsqueeze(1), seed) for part, told, y in parts]
+        values, errors = (torch.cat(part).squeeze(1).cpu().numpy() for part in zip(*found, strict=True))
+        return values, errors
+
+    def _base(self, data: Dataset, device: torch.device | str, known: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the task net's probabilities, and what is known."""
+        base, _ = self.probabilities(data, device)
+        return base, torch.full_like(base, torch.nan) if known is None else known.to(base)
+
+    def _joint(self) -> EnergyConditional:
+        """Return the energy of a conditional model; raise a ValueError if it has none."""
+        if not isinstance(self.conditional, EnergyConditional):
+            what = "whole outputs are drawn, judged and searched by an energy, and this model has none"
+            raise ValueError(f"{what}; train it with conditional='energy' (--conditional energy)")
+        return self.conditional.eval()
 
     def _engine(self) -> Conditional:
         """Return the engine for known parts; raise a ValueError if the model has none."""

@@ -79,22 +79,24 @@ class Predictor(ABC):
 
         ``decode`` says how they are chosen: a name of ``task.output.decoders``, such as ``"tuned"`` or
         ``"expected-f1"`` for labels, or a decoder; by default, labels and pixels by the tuned threshold, and
-        the likeliest tags.  ``known`` is as for `predict_proba`; known values are predicted as they are.
+        the likeliest tags.  ``"likeliest"`` is the likeliest label set of an energy that was trained with
+        ``conditional``.  ``known`` is as for `predict_proba`; known values are predicted as they are.
         """
         data = self.task.read(x)
-        decoded = self.outputs(data, self.decoder(decode), device, self._known(known, data))
+        _, decoded = self.outputs(data, decode, device, self._known(known, data))
         return decoded.cpu().numpy().astype(np.uint8)
 
     def outputs(
         self,
         data: Dataset,
-        decoder: Decoder,
+        decode: str | Decoder | None = None,
         device: torch.device | str = "cpu",
         known: Tensor | None = None,
-    ) -> Tensor:
-        """Return decoded outputs of prepared data, 0 and 1, ``(instances, *event)``."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return probabilities and decoded outputs of prepared data, ``(instances, *event)`` each."""
+        decoder = self.decoder(decode)
         relaxed, _ = self.probabilities(data, device, known)
-        return self.task.output.keeping(decoder(relaxed), known)
+        return relaxed, self.task.output.keeping(decoder(relaxed), known)
 
     def _known(self, known: Any, data: Examples) -> Tensor | None:
         """Return what is known of outputs as a tensor."""
@@ -116,7 +118,7 @@ class Predictor(ABC):
     def named(self, x: Any, decode: str | Decoder | None = None, known: Any = None) -> list[Any]:
         """Return outputs of raw inputs in readable form: label names, tagged tokens, or masks."""
         data = self.task.read(x)
-        decoded = self.outputs(data, self.decoder(decode), known=self._known(known, data))
+        _, decoded = self.outputs(data, decode, known=self._known(known, data))
         return self.task.output.named(decoded, data.source)
 
     def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from lossnet import auto
 from lossnet.build import AUTO, METHODS, build, check_names, default_loss, default_method
 from lossnet.card import model_card
-from lossnet.conditional import train_conditional
+from lossnet.conditional import EnergyConditional, train_conditional
 from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
 from lossnet.files import write_json
@@ -395,8 +395,33 @@ def with_conditional(fitted: Fitted, run: Run, data: Loaded) -> Fitted:
         trained,
         run.seed,
     )
+    told = dataclasses.asdict(compared)
+    if isinstance(model.conditional, EnergyConditional) and model.decision.goal == "exact-match":
+        model.decision, told["exact_match"] = _whole(model, data, device)
     seconds = round(fitted.seconds + time.monotonic() - started, 2)
-    return dataclasses.replace(fitted, model=model, seconds=seconds, conditional=dataclasses.asdict(compared))
+    return dataclasses.replace(fitted, model=model, seconds=seconds, conditional=told)
+
+
+def _whole(model: Model, data: Loaded, device: str) -> tuple[Decision, dict[str, dict[str, float]]]:
+    """Return the decision for whole outputs, and the shares that each way of choosing them has right.
+
+    By threshold or by energy, whichever has more of the validation data right.
+    """
+    shares: dict[str, dict[str, float]] = {}
+    for part in ("valid", "test"):
+        examples = getattr(data, part)
+        if not len(examples) or examples.target is None:
+            continue
+        _, truth = model.probabilities(examples, device)
+        assert truth is not None
+        sets = {
+            "tuned": model.outputs(examples, "tuned", device)[1],
+            "likeliest": model.likeliest(examples, device),
+        }
+        right = {way: (one == truth.to(one)).all(1).float().mean() for way, one in sets.items()}
+        shares[part] = {way: float(share) for way, share in right.items()}
+    whole = shares["valid"]["likeliest"] > shares["valid"]["tuned"]
+    return dataclasses.replace(model.decision, whole=whole), shares
 
 
 def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:

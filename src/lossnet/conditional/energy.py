@@ -48,7 +48,6 @@ class EnergyConditional(Conditional):
     """
 
     engine: ClassVar[str] = "energy"
-    joint: ClassVar[bool] = True
 
     def __init__(self, energy: LabelResidual, gibbs: Gibbs | None = None) -> None:
         super().__init__()
@@ -57,21 +56,22 @@ class EnergyConditional(Conditional):
     def marginals(self, x: Tree, relaxed: Tensor, known: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.gibbs.marginals(self.energy, logits_of(relaxed), known.to(relaxed.dtype))
 
-    def sample(self, x: Tree, relaxed: Tensor, known: Tensor, count: int, seed: int) -> Tensor:
+    def sample(self, relaxed: Tensor, known: Tensor, count: int, seed: int = 0) -> Tensor:
+        """Return ``count`` sets of each instance ``(batch, count, labels)``."""
         return self.gibbs.sample(self.energy, logits_of(relaxed), known.to(relaxed.dtype), count, seed)
 
-    def log_prob(
-        self, x: Tree, relaxed: Tensor, known: Tensor, y: Tensor, seed: int = 0
-    ) -> tuple[Tensor, Tensor]:
+    def log_prob(self, relaxed: Tensor, known: Tensor, y: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Return estimates of ``log P`` of sets ``(batch, K, labels)``, and their standard errors."""
         known = known.to(relaxed.dtype)
         return self.gibbs.log_prob(self.energy, logits_of(relaxed), known, y.to(relaxed.dtype), seed=seed)
 
-    def likeliest(self, x: Tree, relaxed: Tensor, known: Tensor) -> Tensor:
+    def likeliest(self, relaxed: Tensor, known: Tensor) -> Tensor:
+        """Return the likeliest set of each instance ``(batch, labels)``, of those searched."""
         return self.gibbs.likeliest(self.energy, logits_of(relaxed), known.to(relaxed.dtype))
 
-    def doubts(self, x: Tree, relaxed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def doubts(self, relaxed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``log P(y′) − log P(y)`` ``(batch,)`` of sets ``y``, and the likelier sets ``y′``."""
         logits, y = logits_of(relaxed), y.to(relaxed.dtype)
-        nothing = torch.full_like(logits, torch.nan)
-        likelier = self.gibbs.likeliest(self.energy, logits, nothing)
+        likelier = self.gibbs.likeliest(self.energy, logits, torch.full_like(logits, torch.nan))
         both = self.gibbs.heights(self.energy, logits, torch.stack([likelier, y], 1))
         return both[:, 0] - both[:, 1], likelier
