@@ -30,6 +30,8 @@ ENGINES: Mapping[str, type[Conditional]] = {
 }
 #: rank of the matrix of pairs
 RANK = 64
+#: how a network is trained: large marks need small steps
+_NETWORK: Mapping[str, Any] = {"lr": 1e-3}
 #: how an energy is trained, once with each weight decay: much of it keeps the energy from noise
 _ENERGY: Mapping[str, Any] = {"lr": 3e-3, "batch_size": 128, "max_epochs": 60, "patience": 10}
 _WEIGHT_DECAYS = 0.1, 1.0
@@ -122,7 +124,7 @@ def train_conditional(
 def _network(engine: Conditional, train: Dataset, partly: PartlyKnown, fit: Fit) -> Conditional:
     assert isinstance(engine, NetworkConditional)
     method = CrossEntropy(engine.net, engine.space)
-    fit(method, PartlyKnown(train, engine.space), partly, monitor=LOG_LOSS.name)
+    fit(method, PartlyKnown(train, engine.space), partly, monitor=LOG_LOSS.name, **_NETWORK)
     return engine.eval()
 
 

@@ -113,7 +113,7 @@ class MLP(nn.Sequential):
 
 
 class MarkedMLP(nn.Module):
-    """An `MLP` that reads ``marks`` numbers beside its inputs, ``(x, marks)`` with ``(batch, marks)``.
+    """An `MLP` that reads ``marks`` numbers beside its inputs, ``(batch, marks)``; at first they change nothing.
 
     >>> import torch
     >>> MarkedMLP(5, MLP(4, hidden=8, layers=1, outputs=3))(torch.zeros(2, 4), torch.ones(2, 5)).shape
@@ -125,7 +125,8 @@ class MarkedMLP(nn.Module):
         first, *others = mlp
         assert isinstance(first, InputLayer)
         self.first, self.others = first, nn.Sequential(*others)
-        self.marks = linear(marks, first.out_features, bias=False)
+        self.marks = nn.Linear(marks, first.out_features, bias=False)
+        nn.init.zeros_(self.marks.weight)
 
     def forward(self, x: Tensor, marks: Tensor) -> Tensor:
         outputs: Tensor = self.others(self.first(x) + self.marks(marks))
