@@ -25,7 +25,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +116,7 @@ class Model(Predictor):
         relaxed = self.calibration(self.method.space, relaxed)
         if known is None:
             return relaxed, truth
-        return self._given(data, device, relaxed, known, lambda engine: engine.marginals), truth
+        return self._given(data, device, relaxed, known), truth
 
     def decide(self, valid: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Fit the calibration and choose how to decode for the goal, on validation data.
@@ -165,6 +165,12 @@ class Model(Predictor):
             return super().outputs(data, decode, device, known)
         relaxed, _ = self.probabilities(data, device, known)
         return relaxed, self.likeliest(data, device, known)
+
+    def decoder(self, decode: str | Decoder | None = None) -> Decoder:
+        if decode == LIKELIEST or (decode is None and self.decision.whole):
+            engine = self._joint()
+            return lambda relaxed: engine.likeliest(relaxed, torch.full_like(relaxed, torch.nan))
+        return super().decoder(decode)
 
     def likeliest(
         self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
@@ -235,10 +241,13 @@ class Model(Predictor):
         device: torch.device | str,
         relaxed: Tensor,
         known: Tensor,
-        ask: Callable[[Conditional], Callable[..., Tensor]],
     ) -> Tensor:
         """Return what the engine answers, batch by batch; rows of which nothing is known stay as they are."""
-        answer, answers = ask(self._engine().to(device).eval()), relaxed.clone()
+        engine, answers = self._engine().to(device).eval(), relaxed.clone()
+        if known.shape != relaxed.shape:  # shorter than the longest sentence
+            told = known.new_full(relaxed.shape, torch.nan)
+            told[tuple(map(slice, known.shape))] = known
+            known = told
         some = (~known.isnan()).flatten(1).any(1).nonzero().flatten()
         with torch.no_grad():
             for rows in some.split(512):
@@ -246,7 +255,7 @@ class Model(Predictor):
                 event = tuple(map(slice, _event(batch.mask, relaxed)))
                 place = (slice(None), *event)
                 asked = known[rows].to(relaxed)[place]
-                answers[(own, *event)] = answer(
+                answers[(own, *event)] = engine.marginals(
                     self._as_read(batch.x), relaxed[own][place], asked, batch.mask
                 )
         return answers

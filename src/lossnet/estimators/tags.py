@@ -46,17 +46,23 @@ class SequenceTagger(WordEstimator):
         """The tags that columns of probabilities stand for; all of BIOES where tags mark spans."""
         return np.array(self.model_.label_names)
 
-    def predict_proba(self, X: Any) -> list[NDArray[np.float32]]:
-        """Return probabilities of each sentence's tags, ``(tokens, tags)``."""
+    def predict_proba(self, X: Any, known: Any = None) -> list[NDArray[np.float32]]:
+        """Return probabilities of each sentence's tags, ``(tokens, tags)``.
+
+        With ``conditional``, ``known`` has a tag, or None where nothing is known, for each token.
+        """
         data = self._read(X)
         assert data.source.lengths is not None
-        padded = zip(self._probabilities(data).numpy(), data.source.lengths.tolist(), strict=True)
+        padded = zip(self._probabilities(data, known).numpy(), data.source.lengths.tolist(), strict=True)
         return [probabilities[:length] for probabilities, length in padded]
 
-    def predict(self, X: Any) -> list[list[str]]:
-        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span."""
+    def predict(self, X: Any, known: Any = None) -> list[list[str]]:
+        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span.
+
+        ``known`` is as for `predict_proba`.
+        """
         data = self._read(X)
-        named = self.model_.task.output.named(self._decoded(data), data.source)
+        named = self.model_.task.output.named(self._decoded(data, known), data.source)
         return [[tag for _, tag in sentence] for sentence in named]
 
     def score(self, X: Any, y: Any) -> float:

@@ -113,7 +113,7 @@ class MLP(nn.Sequential):
 
 
 class MarkedMLP(nn.Module):
-    """An `MLP` that reads ``marks`` numbers beside its inputs, ``(batch, marks)``; at first they change nothing.
+    """An `MLP` that also reads ``marks``, ``(batch, marks)``, which at first change nothing.
 
     >>> import torch
     >>> MarkedMLP(5, MLP(4, hidden=8, layers=1, outputs=3))(torch.zeros(2, 4), torch.ones(2, 5)).shape

@@ -40,12 +40,20 @@ class Kept(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names."""
+    """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names.
+
+    They are ``decoded`` already where that takes more than probabilities.
+    """
 
     source: Source
     relaxed: Tensor
     names: Sequence[str] | None = None
     kept: Kept | None = None
+    decoded: Tensor | None = None
+
+    def outputs(self, decoder: Decoder) -> Tensor:
+        """Return discrete outputs ``(instances, *event)``."""
+        return decoder(self.relaxed) if self.decoded is None else self.decoded
 
 
 class Output(Kind, Generic[TargetT]):
@@ -262,7 +270,7 @@ def known_values(known: Any, shape: tuple[int, ...], names: Sequence[str] = ()) 
         what = f"what is known has the shape {given.shape}" if given.size else "its rows differ in length"
         raise DataError(f"{what}; it needs {shape}, with NaN where nothing is known")
     flat = given.reshape(-1).tolist()
-    unknown = np.array([value is None or value != value for value in flat], dtype=bool)
+    unknown = np.array([value is None or _is_nan(value) for value in flat], dtype=bool)
     for place in np.flatnonzero(~unknown):
         value = flat[place]
         if not isinstance(value, bool | int | float | np.generic) or value not in (0, 1):
@@ -273,6 +281,10 @@ def known_values(known: Any, shape: tuple[int, ...], names: Sequence[str] = ()) 
     values = np.full(len(flat), np.nan, dtype=np.float32)
     values[~unknown] = [float(flat[place]) for place in np.flatnonzero(~unknown)]
     return torch.from_numpy(values.reshape(shape))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and value != value
 
 
 def rounded(values: NDArray[np.floating[Any]] | Tensor) -> Any:

@@ -161,9 +161,8 @@ class Labels(Output[LabelTable]):
             self._check_name(name, "the known labels have a column")
         values = np.full((len(frame), len(self.label_names)), None, dtype=object)
         for place, name in enumerate(names):
-            values[:, self.label_names.index(name)] = [
-                None if cell is None or cell != cell else cell for cell in frame.iloc[:, place].astype(object)
-            ]
+            column = frame.iloc[:, place].astype(object)
+            values[:, self.label_names.index(name)] = column.where(~column.isna(), None)
         return values
 
     def _row(self, number: int, row: Any) -> list[Any]:
@@ -184,10 +183,11 @@ class Labels(Output[LabelTable]):
         """Yield CSV: a row's number or name, columns that are kept, its labels, and all probabilities."""
         rows: list[list[Any]] = []
         number = 0
-        for source, relaxed, names, kept in predicted:
+        for part in predicted:
+            source, relaxed, names, kept, _ = part
             if not number:
                 rows.append(self._heading(() if kept is None else kept.names))
-            for index, labels in enumerate(self.named(decoder(relaxed), source)):
+            for index, labels in enumerate(self.named(part.outputs(decoder), source)):
                 values = (f"{value:.6g}" for value in relaxed[index].tolist())
                 copied = () if kept is None else kept.rows[index]
                 row = number if names is None else names[index]

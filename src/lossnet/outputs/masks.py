@@ -118,9 +118,10 @@ class Masks(Output[MaskStack]):
         if place is None:
             raise ValueError("masks are written as images: give a folder with -o")
         count = 0
-        for source, relaxed, names, _ in predicted:
+        for part in predicted:
+            names = part.names
             place.mkdir(parents=True, exist_ok=True)
-            for index, mask in enumerate(self.named(decoder(relaxed), source)):
+            for index, mask in enumerate(self.named(part.outputs(decoder), part.source)):
                 write_mask(place / f"{count if names is None else names[index]}.png", mask)
                 count += 1
         return f"{count} mask{'s' * (count != 1)} in {place}"

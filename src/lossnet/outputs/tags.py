@@ -213,8 +213,8 @@ class Tags(Output[TagColumn]):
 
     def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
         """Yield lines of token, tab and tag, and an empty one after each sentence."""
-        for source, relaxed, *_ in predicted:
-            for sentence in self.named(decoder(relaxed), source):
+        for part in predicted:
+            for sentence in self.named(part.outputs(decoder), part.source):
                 yield "".join(f"{token}\t{tag}\n" for token, tag in sentence) + "\n"
 
     answer: ClassVar[Schema] = {"type": "array", "items": _TOKEN}
