@@ -29,7 +29,7 @@ from lossnet.model import Model
 from lossnet.serve import pages
 from lossnet.serve.batching import Batcher, Busy
 
-_PATHS = ("/", "/docs", "/predict", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/", "/docs", "/try", "/predict", "/health", "/metrics", "/openapi.json")
 _REFUSALS = {
     400: "not JSON",
     401: "the token is missing or wrong",
@@ -109,6 +109,12 @@ def create_app(
     @app.get("/", include_in_schema=False)
     async def home(request: Request) -> HTMLResponse:
         return HTMLResponse(pages.home(model, name, str(request.base_url), token is not None))
+
+    if pages.sets_labels(model):
+
+        @app.get("/try", include_in_schema=False)
+        async def partly() -> HTMLResponse:
+            return HTMLResponse(pages.partly(model, name, token is not None))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
