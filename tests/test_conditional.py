@@ -185,14 +185,15 @@ def test_over_http(trained):
             assert said in json.loads(refused.text)["detail"]
 
 
-def test_estimators_and_pickles():
+@pytest.mark.parametrize("engine", ["network", "energy"])
+def test_estimators_and_pickles(engine):
     import pickle
 
     x, y = pairs(600)
     classifier = MultiLabelClassifier(
         method="cross-entropy",
-        conditional="energy",
-        epochs=15,
+        conditional=engine,
+        epochs=40,
         learning_rate=1e-2,
         task_hidden=16,
         random_state=0,

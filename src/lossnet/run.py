@@ -379,10 +379,8 @@ def with_conditional(fitted: Fitted, run: Run, data: Loaded) -> Fitted:
     model = dataclasses.replace(fitted.model, settings=settings)
 
     def trained(method: Method, train: Dataset, valid: Dataset, **options: Any) -> Trainer:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TrainingWarning)
-            trainer = Trainer(method, **{"lr": settings.task_lr, **_options(settings, run), **options})
-            trainer.fit(train, valid)
+        trainer = Trainer(method, **{"lr": settings.task_lr, **_options(settings, run), **options})
+        trainer.fit(train, valid)
         return trainer
 
     model.conditional, compared = train_conditional(

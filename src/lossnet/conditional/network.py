@@ -28,10 +28,10 @@ def marks_of(space: Space, known: Tensor) -> Tensor:
     >>> marks_of(MultiLabel(2), torch.tensor([[1.0, torch.nan]]))
     tensor([[10.,  0.,  0.,  0.]])
     """
-    zeros = (known == 0).float()
+    zeros = (known == 0).to(known.dtype)
     if space.unit_dims:
         return zeros
-    marks = torch.stack([TOLD * (known == 1).float(), RULED_OUT * zeros], 1)
+    marks = torch.stack([TOLD * (known == 1).to(known.dtype), RULED_OUT * zeros], 1)
     return marks.flatten(1) if space.event_dims == 1 else marks
 
 
