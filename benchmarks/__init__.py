@@ -7,6 +7,7 @@
 ``energies``       ways in which an energy could teach more, each beside its control, on five sets
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
+``known``          labels that are known when predicting, whole sets, and planted errors, on seven sets
 ``mlc``            feature-based multi-label classification on bibtex, delicious and cal500
 ``names``          taggers of words alone: tuned rates, likeliest tags and whole spans
 ``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)

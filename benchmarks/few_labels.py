@@ -170,9 +170,8 @@ def _on_digits(known: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     relaxed, truth = fitted.model.probabilities(data.test)
     assert truth is not None
     likeliest = demo.likeliest(relaxed)
-    told = fitted.model.decoded(
-        data.test, relaxed, rules=[exactly(2), sums_to()], facts=truth @ torch.arange(10.0)
-    )
+    sums = truth @ torch.arange(10.0)
+    _, told = fitted.model.outputs(data.test, rules=[exactly(2), sums_to()], facts=sums)
     compared = demo.compare(likeliest, truth)
     return _line(known, fitted, test={**compared, "told": demo.compare(told, truth)["exact_match"]})
 

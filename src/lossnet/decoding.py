@@ -153,12 +153,14 @@ class Decision:
         label_thresholds: the best one of each label, ``(labels,)``.
         goal: what outputs are decoded for, if anything was stated.
         doubt: why outputs should not be taken for probabilities, if so.
+        whole: whether the likeliest whole output is predicted, by the energy of a conditional model.
     """
 
     threshold: float = 0.5
     label_thresholds: tuple[float, ...] = ()
     goal: str | None = None
     doubt: str | None = None
+    whole: bool = False
 
     @classmethod
     def mean(cls, decisions: Sequence[Decision]) -> Decision:

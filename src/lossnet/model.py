@@ -5,6 +5,7 @@
     model/model.json           names, settings, task, calibration, decision, format version, checksums
     model/model.safetensors    weights of the networks that predict, and what the task keeps
     model/energy.safetensors   the energy that trained them, where it does not predict itself
+    model/conditional.safetensors   what predicts once a part of an output is known, if anything does
     model/README.md            the model card
 
 Prediction never reads the energy; `load_energy` does, for `lossnet.analysis`.
@@ -32,15 +33,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from lossnet.build import build
-from lossnet.data import Dataset
+from lossnet.conditional import ENGINES, Conditional, EnergyConditional, make
+from lossnet.data import Dataset, Examples
 from lossnet.data.readers.text import Unknown
-from lossnet.decoding import Calibration, Decision, calibrate
+from lossnet.decoding import Calibration, Decision, Decoder, calibrate
 from lossnet.energies import Energy
 from lossnet.methods import Blend, Method
 from lossnet.own import Factory, OwnParts
@@ -55,6 +58,9 @@ __all__ = ["Model", "ModelError", "load", "load_energy"]
 
 FORMAT = 4
 DESCRIPTION, WEIGHTS, ENERGY = "model.json", "model.safetensors", "energy.safetensors"
+CONDITIONAL = "conditional.safetensors"
+#: the name of decoding by the energy of a conditional model
+LIKELIEST = "likeliest"
 CHECKSUMS = "sha256"
 #: names of the method and loss of an average of models
 BLEND = ("blend", "none")
@@ -80,6 +86,7 @@ class Model(Predictor):
         decision: what validation data have chosen for decoding.
         calibration: of the networks' outputs, fitted on validation data.
         members: names and settings of the methods that a `Blend` averages.
+        conditional: what predicts once a part of an output is known.
     """
 
     method: Method
@@ -89,6 +96,7 @@ class Model(Predictor):
     decision: Decision = field(default_factory=Decision)
     calibration: Calibration = field(default_factory=Calibration)
     members: tuple[tuple[tuple[str, str], Settings], ...] = ()
+    conditional: Conditional | None = None
 
     @classmethod
     def blend(cls, models: Sequence[Model], settings: Settings) -> Model:
@@ -99,13 +107,16 @@ class Model(Predictor):
         return cls(method, BLEND, settings, first.task, Decision(goal=first.decision.goal), members=members)
 
     def probabilities(
-        self, data: Dataset, device: torch.device | str = "cpu"
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         self.method.to(device).eval()
         views = self.task.views(self.settings)
         whole = self._predict if views is None else views.averaged(self._predict)
         relaxed, truth = predict(whole, data, device)
-        return self.calibration(self.method.space, relaxed), truth
+        relaxed = self.calibration(self.method.space, relaxed)
+        if known is None:
+            return relaxed, truth
+        return self._given(data, device, relaxed, known), truth
 
     def decide(self, valid: Dataset, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Fit the calibration and choose how to decode for the goal, on validation data.
@@ -130,22 +141,122 @@ class Model(Predictor):
         method._modules = dict(method._modules)
         for name in method.predictors:
             method._modules[name] = copy.deepcopy(method.get_submodule(name)).double()
-        return dataclasses.replace(self, method=method)
+        engine = None if self.conditional is None else copy.deepcopy(self.conditional).double()
+        return dataclasses.replace(self, method=method, conditional=engine)
 
     def _predict(self, x: Any, mask: Tensor | None) -> Tensor:
         """Predict from inputs in the precision of the networks."""
+        return self.method.predict(self._as_read(x), mask)
+
+    def _as_read(self, x: Any) -> Any:
+        """Return inputs in the precision of the networks."""
         tensors = self.method.get_submodule(self.method.predictors[0]).state_dict().values()
         types = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-        if types:
-            x = tree_map(lambda leaf: leaf.to(types[0]) if leaf.is_floating_point() else leaf, x)
-        return self.method.predict(x, mask)
+        return tree_map(lambda leaf: leaf.to(types[0]) if types and leaf.is_floating_point() else leaf, x)
+
+    def _choose(
+        self,
+        data: Examples,
+        relaxed: Tensor,
+        decode: str | Decoder | None,
+        device: torch.device | str,
+        known: Tensor | None,
+    ) -> tuple[Tensor, float | tuple[float, ...]]:
+        if decode == LIKELIEST or (decode is None and self.decision.whole):
+            return self.likeliest(data, device, known), self.threshold
+        return super()._choose(data, relaxed, decode, device, known)
+
+    def likeliest(
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
+    ) -> Tensor:
+        """Return the likeliest label set of each instance, ``(instances, labels)``, of those searched."""
+        engine = self._joint().to(device)
+        base, given = self._base(data, device, known)
+        pairs = zip(base.split(512), given.split(512), strict=True)
+        return torch.cat([engine.likeliest(*pair) for pair in pairs])
+
+    def sample(
+        self, x: Any, count: int, known: Any = None, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> NDArray[np.uint8]:
+        """Return ``count`` label sets of each raw input, drawn from ``P(y | x)``: ``(rows, count, labels)``.
+
+        Needs the energy of a conditional model.  ``known`` is as for `predict_proba`.
+        """
+        data = self.task.read(x)
+        engine = self._joint().to(device)
+        base, given = self._base(data, device, self._known(known, data))
+        drawn = [
+            engine.sample(part, told, count, seed + place)
+            for place, (part, told) in enumerate(zip(base.split(512), given.split(512), strict=True))
+        ]
+        return torch.cat(drawn).cpu().numpy().astype(np.uint8)
+
+    def log_prob(
+        self, x: Any, y: Any, known: Any = None, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return estimates of ``log P(y | x)`` of an output for each raw input, and standard errors.
+
+        Both are ``(rows,)``.  Needs the energy of a conditional model; ``y`` and ``known`` are as for
+        `predict_proba`, and ``y`` leaves nothing open.
+        """
+        data = self.task.read(x)
+        engine, outputs = self._joint().to(device), self.task.output.known(y, data.source)
+        if outputs.isnan().any():
+            row = int(outputs.isnan().any(1).nonzero()[0])
+            raise ValueError(f"row {row} of y is not known completely; give 0 and 1 for all labels")
+        base, given = self._base(data, device, self._known(known, data))
+        parts = zip(base.split(64), given.split(64), outputs.to(base).split(64), strict=True)
+        found = [engine.log_prob(part, told, y.unsqueeze(1), seed) for part, told, y in parts]
+        values, errors = (torch.cat(part).squeeze(1).cpu().numpy() for part in zip(*found, strict=True))
+        return values, errors
+
+    def _base(self, data: Dataset, device: torch.device | str, known: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the task net's probabilities, and what is known."""
+        base, _ = self.probabilities(data, device)
+        return base, torch.full_like(base, torch.nan) if known is None else known.to(base)
+
+    def _joint(self) -> EnergyConditional:
+        """Return the energy of a conditional model; raise a ValueError if it has none."""
+        if not isinstance(self.conditional, EnergyConditional):
+            what = "whole outputs are drawn, judged and searched by an energy, and this model has none"
+            raise ValueError(f"{what}; train it with conditional='energy' (--conditional energy)")
+        return self.conditional.eval()
+
+    def _engine(self) -> Conditional:
+        """Return the engine for known parts; raise a ValueError if the model has none."""
+        if self.conditional is None:
+            what = "this model cannot use what is known of outputs"
+            raise ValueError(f"{what}; train it with conditional='auto' (--conditional auto)")
+        return self.conditional
+
+    def _given(
+        self,
+        data: Dataset,
+        device: torch.device | str,
+        relaxed: Tensor,
+        known: Tensor,
+    ) -> Tensor:
+        """Return what the engine answers, batch by batch; rows of which nothing is known stay as they are."""
+        engine, answers = self._engine().to(device).eval(), relaxed.clone()
+        if known.shape != relaxed.shape:  # shorter than the longest sentence
+            told = known.new_full(relaxed.shape, torch.nan)
+            told[tuple(map(slice, known.shape))] = known
+            known = told
+        some = (~known.isnan()).flatten(1).any(1).nonzero().flatten()
+        with torch.no_grad():
+            for rows in some.split(512):
+                batch, own = data.batch(rows).to(device), rows.to(relaxed.device)
+                event = tuple(map(slice, _event(batch.mask, relaxed)))
+                place = (slice(None), *event)
+                asked = known[rows].to(relaxed)[place]
+                answers[(own, *event)] = engine.marginals(
+                    self._as_read(batch.x), relaxed[own][place], asked, batch.mask
+                )
+        return answers
 
     def files(self) -> dict[str, bytes]:
         """Return the files of a model folder by name; `from_files` reads them."""
-        weights = {
-            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # as safetensors wants
-            for name, tensor in self.method.state_dict().items()
-        }
+        weights = _on_cpu(self.method)
         predictors = self.method.predictors
         tensors = {f"network/{n}": t for n, t in weights.items() if n.split(".")[0] in predictors}
         description, arrays = self.task.state()
@@ -155,6 +266,8 @@ class Model(Predictor):
         energy = _part("energy", weights)
         if energy and "energy" not in predictors:
             files[ENERGY] = to_bytes(energy)
+        if self.conditional is not None:
+            files[CONDITIONAL] = to_bytes(_on_cpu(self.conditional))
         content = {
             "format": FORMAT,
             "method": self.names[0],
@@ -173,6 +286,8 @@ class Model(Predictor):
                 }
                 for (names, settings), own in zip(self.members, self.method.calibrations, strict=True)
             ]
+        if self.conditional is not None:
+            content["conditional"] = self.conditional.engine
         content[CHECKSUMS] = {DESCRIPTION: _digest(content), **{n: _sha256(b) for n, b in files.items()}}
         return {DESCRIPTION: json.dumps(content, indent=1).encode(), **files}
 
@@ -225,7 +340,8 @@ def load(
     """
     folder = _find(path)
     with _errors_about(folder):
-        model = _restored(_read(folder, DESCRIPTION, WEIGHTS), OwnParts(task_net, energy))
+        kept = [CONDITIONAL] if (folder / CONDITIONAL).exists() else []
+        model = _restored(_read(folder, DESCRIPTION, WEIGHTS, *kept), OwnParts(task_net, energy))
     return dataclasses.replace(model, task=model.task.treating(unknown))
 
 
@@ -310,7 +426,25 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
     for name, _ in list(method.named_buffers(recurse=False)):
         delattr(method, name)
-    return Model(method, names, settings, task, *_chosen(content, method.space), members)
+    engine = None if only is not None else _engine_of(content, task, settings, files)
+    return Model(method, names, settings, task, *_chosen(content, method.space), members, engine)
+
+
+def _engine_of(
+    content: Mapping[str, Any], task: Task, settings: Settings, files: Mapping[str, bytes]
+) -> Conditional | None:
+    """Return the engine for known parts that a folder has, if it has one."""
+    name = content.get("conditional")
+    if name is None:
+        return None
+    if name not in ENGINES:
+        raise ModelError(f"unknown engine {str(name)[:40]!r}; known are {', '.join(ENGINES)}")
+    if CONDITIONAL not in files:
+        raise ModelError(f"the {name} for known parts was not kept ({CONDITIONAL} is missing)")
+    with torch.device("meta"):
+        engine = make(name, task, settings)
+    _fill(engine, _tensors(files, CONDITIONAL))
+    return engine.eval()
 
 
 def _content(text: bytes) -> dict[str, Any]:
@@ -385,12 +519,27 @@ def _tensors(files: Mapping[str, bytes], name: str) -> dict[str, Tensor]:
     return {name.replace("preprocessor/", "input/", 1): tensor for name, tensor in tensors.items()}
 
 
+def _on_cpu(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's tensors as safetensors wants them."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in network.state_dict().items()
+    }
+
+
 def _fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give a network without memory its tensors, which must have its names, shapes and types."""
     for name, wanted in network.state_dict().items():
         if name in tensors and tensors[name].dtype != wanted.dtype:
             raise ValueError(f"{name} has numbers of type {tensors[name].dtype}, not {wanted.dtype}")
     network.load_state_dict(tensors, assign=True)
+
+
+def _event(mask: Tensor | None, relaxed: Tensor) -> tuple[int, ...]:
+    """Return the size of a batch's outputs, which may be shorter than those of all data."""
+    if mask is None:
+        return tuple(relaxed.shape[1:])
+    return (*mask.shape[1:], *relaxed.shape[mask.dim() :])
 
 
 def _sha256(content: bytes) -> str:

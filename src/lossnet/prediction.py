@@ -31,9 +31,12 @@ class Predictor(ABC):
 
     @abstractmethod
     def probabilities(
-        self, data: Dataset, device: torch.device | str = "cpu"
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``."""
+        """Return probabilities and truth of prepared data, ``(instances, *event)`` each, on ``device``.
+
+        What is ``known`` of outputs ``(instances, *event)`` is 1, 0, or NaN where nothing is.
+        """
 
     @property
     def threshold(self) -> float:
@@ -51,15 +54,20 @@ class Predictor(ABC):
         names: tuple[str, ...] = getattr(self.task.input, "names", ())
         return names
 
-    def predict_proba(self, x: Any, device: torch.device | str = "cpu") -> NDArray[Any]:
+    def predict_proba(self, x: Any, device: torch.device | str = "cpu", known: Any = None) -> NDArray[Any]:
         """Return probabilities of raw inputs: ``(instances, labels)`` for label sets, ``(instances, height,
         width)`` for masks, ``(instances, length, tags)`` for tags, zeros on padding.
 
         Feature vectors are lists or arrays of numbers, dense or sparse, in the order of `feature_names`; or
         data frames and lists of mappings, with columns by name.  Sentences are texts or lists of tokens,
         images arrays with channels last.
+
+        ``known`` is what is known of outputs, for models that were trained with ``conditional``.  Of labels
+        and masks, an array of predictions' shape with 1, 0, and NaN or None where nothing is known, or labels
+        by name: a data frame, or a mapping for each row.  Of tags, a tag or None for each token.
         """
-        probabilities, _ = self.probabilities(self.task.read(x), device)
+        data = self.task.read(x)
+        probabilities, _ = self.probabilities(data, device, self._known(known, data))
         array: NDArray[Any] = probabilities.cpu().numpy()
         return array
 
@@ -69,6 +77,7 @@ class Predictor(ABC):
         decode: str | Decoder | None = None,
         device: torch.device | str = "cpu",
         *,
+        known: Any = None,
         rules: Sequence[Rule] = (),
         facts: Any = None,
     ) -> NDArray[np.uint8]:
@@ -76,35 +85,70 @@ class Predictor(ABC):
 
         ``decode`` says how they are chosen: a name of ``task.output.decoders``, such as ``"tuned"`` or
         ``"expected-f1"`` for labels, or a decoder; by default, labels and pixels by the tuned threshold, and
-        the likeliest tags.
+        the likeliest tags.  ``"likeliest"`` is the likeliest label set of an energy that was trained with
+        ``conditional``.  ``known`` is as for `predict_proba`; known values are predicted as they are.
 
         Outputs that ``rules`` penalise are changed, see `UnderRules`; ``facts`` are what is known of each
         row, as `lossnet.data.Facts` takes them.  For each of those outputs rules then judge up to 4,096 label
         sets, or up to 20 times some 1,000 outputs of a search; without rules there is one forward pass.
         """
         data = self.task.read(x)
-        relaxed, _ = self.probabilities(data, device)
-        return self.decoded(data, relaxed.cpu(), decode, rules, facts).numpy().astype(np.uint8)
+        _, decoded = self.outputs(data, decode, device, self._known(known, data), rules, facts)
+        return decoded.cpu().numpy().astype(np.uint8)
 
-    def decoded(
+    def outputs(
+        self,
+        data: Examples,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return probabilities and decoded outputs of prepared data, ``(instances, *event)`` each."""
+        relaxed, _ = self.probabilities(data, device, known)
+        decoded, threshold = self._choose(data, relaxed, decode, device, known)
+        return relaxed, self._under(data, relaxed, decoded, threshold, known, rules, facts)
+
+    def _choose(
         self,
         data: Examples,
         relaxed: Tensor,
-        decode: str | Decoder | None = None,
-        rules: Sequence[Rule] = (),
-        facts: Any = None,
-    ) -> Tensor:
-        """Return outputs of prepared data from their probabilities, 0 and 1, ``(instances, *event)``."""
+        decode: str | Decoder | None,
+        device: torch.device | str,
+        known: Tensor | None,
+    ) -> tuple[Tensor, float | tuple[float, ...]]:
+        """Return outputs without rules, and the probability at which a unit is as likely as not."""
         decoder = self.decoder(decode)
-        outputs = decoder(relaxed)
+        threshold = decoder.value if isinstance(decoder, Threshold) else self.threshold
+        return self.task.output.keeping(decoder(relaxed), known), threshold
+
+    def _under(
+        self,
+        data: Examples,
+        relaxed: Tensor,
+        outputs: Tensor,
+        threshold: float | tuple[float, ...],
+        known: Tensor | None,
+        rules: Sequence[Rule],
+        facts: Any,
+    ) -> Tensor:
+        """Return outputs changed where rules penalise them."""
         if not rules:
             if facts is not None:
                 raise ValueError("facts are read by rules; give rules=… too, or leave facts out")
             return outputs
+        if known is not None:
+            raise ValueError(
+                "predictions keep what is known, or rules, not both; write what is known as a rule"
+            )
         under = UnderRules(tuple(rules), self.task.space(Settings()))
-        value = decoder.value if isinstance(decoder, Threshold) else self.threshold
         told = self.task.for_rules(data if facts is None else data.with_facts(Facts(facts)))
-        return under(told, relaxed, outputs, torch.as_tensor(value, dtype=torch.float64))
+        return under(told, relaxed.cpu(), outputs.cpu(), torch.as_tensor(threshold, dtype=torch.float64))
+
+    def _known(self, known: Any, data: Examples) -> Tensor | None:
+        """Return what is known of outputs as a tensor."""
+        return None if known is None else self.task.output.known(known, data.source)
 
     def measure(self, data: Dataset, device: torch.device | str = "cpu") -> dict[str, float]:
         """Return metrics on prepared data, decoded as validation data have chosen."""
@@ -124,13 +168,14 @@ class Predictor(ABC):
         x: Any,
         decode: str | Decoder | None = None,
         *,
+        known: Any = None,
         rules: Sequence[Rule] = (),
         facts: Any = None,
     ) -> list[Any]:
         """Return outputs of raw inputs in readable form: label names, tagged tokens, or masks."""
         data = self.task.read(x)
-        relaxed, _ = self.probabilities(data)
-        return self.task.output.named(self.decoded(data, relaxed, decode, rules, facts), data.source)
+        _, decoded = self.outputs(data, decode, known=self._known(known, data), rules=rules, facts=facts)
+        return self.task.output.named(decoded, data.source)
 
     def tag(self, sentences: Sequence[str | Sequence[str]] | Sentences) -> list[list[tuple[str, str]]]:
         """Return tokens and their tags, of texts or of sentences given as tokens."""
@@ -172,10 +217,10 @@ class Ensemble(Predictor):
         self.decision = Decision.mean([model.decision for model in models])
 
     def probabilities(
-        self, data: Dataset, device: torch.device | str = "cpu"
+        self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return means over the models, and truth, ``(instances, *event)`` each, on ``device``."""
-        mean, truth = self.models[0].probabilities(data, device)
+        mean, truth = self.models[0].probabilities(data, device, known)
         for model in self.models[1:]:
-            mean = mean + model.probabilities(data, device)[0]
+            mean = mean + model.probabilities(data, device, known)[0]
         return mean / len(self.models), truth

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from lossnet import auto
 from lossnet.build import AUTO, METHODS, build, check_names, default_loss, default_method
 from lossnet.card import model_card
+from lossnet.conditional import EnergyConditional, train_conditional
 from lossnet.data import Dataset, Weighted, WithUnlabelled
 from lossnet.decoding import Decision
 from lossnet.energies import RuleError
@@ -292,6 +293,7 @@ def finish(run: Run, data: Loaded, fitted: Fitted, processes: Processes | None =
         "stages": fitted.stages,
         "remarks": fitted.remarks,
         **({} if fitted.choice is None else {"choice": fitted.choice}),
+        **({} if fitted.conditional is None else {"conditional": fitted.conditional}),
         "columns": columns_of(data),
         "device": find_device(run.device),
         "processes": processes.count,
@@ -323,6 +325,7 @@ class Fitted:
         steps: of optimizers.
         seconds: of training and measuring.
         choice: of method ``auto``: what was tried and chosen.
+        conditional: the engine for known parts, and log losses of those that were compared.
     """
 
     model: Model
@@ -333,6 +336,7 @@ class Fitted:
     steps: int
     seconds: float
     choice: dict[str, Any] | None = None
+    conditional: dict[str, Any] | None = None
 
 
 def fit(
@@ -349,6 +353,14 @@ def fit(
     """
     data.task.output.check_goal(run.goal)
     run = with_rules(run, data)
+    method, loss, settings = settled(run)
+    if settings.conditional != "none":
+        if (processes or Processes()).count > 1:
+            raise ValueError("conditional models are trained in one process: leave torchrun out")
+        plain = dataclasses.replace(settings, conditional="none")
+        run = dataclasses.replace(run, method=method, loss=loss, recipe=None, changes={})
+        fitted = fit(dataclasses.replace(run, settings=plain), data, weights, follow, processes)
+        return with_conditional(fitted, dataclasses.replace(run, settings=settings), data)
     if settled(run)[0] == AUTO:
         if follow is not None or (processes or Processes()).count > 1:
             what = "method auto trains several methods, alone and untracked"
@@ -391,6 +403,57 @@ def _check_known(model: Model, data: Loaded) -> None:
         able = (name for name, spec in METHODS.items() if spec.method.partly_known)
         what = f"method {model.names[0]} needs all labels of a row, and some are unknown"
         raise ValueError(f"{what}; use one of {', '.join(able)}, or leave such rows out, as None")
+
+
+def with_conditional(fitted: Fitted, run: Run, data: Loaded) -> Fitted:
+    """Return a trained model with an engine for known parts, as the run's settings ask for."""
+    started, device = time.monotonic(), find_device(run.device)
+    asked = settled(run)[2].conditional
+    settings = dataclasses.replace(fitted.model.settings, conditional=asked)
+    model = dataclasses.replace(fitted.model, settings=settings)
+
+    def trained(method: Method, train: Dataset, valid: Dataset, **options: Any) -> Trainer:
+        trainer = Trainer(method, **{"lr": settings.task_lr, **_options(settings, run), **options})
+        trainer.fit(train, valid)
+        return trainer
+
+    model.conditional, compared = train_conditional(
+        asked,
+        model.task,
+        settings,
+        data.train.on(device),
+        data.valid.on(device),
+        lambda valid: model.probabilities(valid, device),
+        trained,
+        run.seed,
+    )
+    told = dataclasses.asdict(compared)
+    if isinstance(model.conditional, EnergyConditional) and model.decision.goal == "exact-match":
+        model.decision, told["exact_match"] = _whole(model, data, device)
+    seconds = round(fitted.seconds + time.monotonic() - started, 2)
+    return dataclasses.replace(fitted, model=model, seconds=seconds, conditional=told)
+
+
+def _whole(model: Model, data: Loaded, device: str) -> tuple[Decision, dict[str, dict[str, float]]]:
+    """Return the decision for whole outputs, and the shares that each way of choosing them has right.
+
+    By threshold or by energy, whichever has more of the validation data right.
+    """
+    shares: dict[str, dict[str, float]] = {}
+    for part in ("valid", "test"):
+        examples = getattr(data, part)
+        if not len(examples) or examples.target is None:
+            continue
+        _, truth = model.probabilities(examples, device)
+        assert truth is not None
+        sets = {
+            "tuned": model.outputs(examples, "tuned", device)[1],
+            "likeliest": model.likeliest(examples, device),
+        }
+        right = {way: (one == truth.to(one)).all(1).float().mean() for way, one in sets.items()}
+        shares[part] = {way: float(share) for way, share in right.items()}
+    whole = shares["valid"]["likeliest"] > shares["valid"]["tuned"]
+    return dataclasses.replace(model.decision, whole=whole), shares
 
 
 def _with_unlabelled(train: Dataset, model: Model, data: Loaded, device: str) -> Dataset:
@@ -528,28 +591,35 @@ def trainer_of(
     return Trainer(
         model.method,
         lr=METHODS[names["method"]].learning_rates(settings),
-        weight_decay=settings.weight_decay,
+        **_options(settings, run),
         optimizer=run.optimizer,
         scheduler=run.scheduler,
         callbacks=run.callbacks or (),
-        batch_size=settings.batch_size,
-        max_epochs=settings.epochs,
-        patience=settings.patience,
-        patience_steps=settings.patience_steps,
-        clip=settings.clip,
-        plateau_patience=settings.plateau_patience,
-        plateau_factor=settings.plateau_factor,
         unlimited=() if settings.energy_limits else ("energy",),
         monitor=None if goal is None else model.task.output.monitor(goal),
-        seed=run.seed,
-        device=find_device(run.device),
         checkpoint=None if run.output is None else Path(run.output) / "checkpoint.safetensors",
         identity={**(identity or {}), **names, **fixed, **parts_of(run)},
         views=model.task.views(settings),
-        progress=run.progress,
         tracker=follow,
         processes=processes,
     )
+
+
+def _options(settings: Settings, run: Run) -> dict[str, Any]:
+    """Return a trainer's options that are the same for all networks of a run."""
+    return {
+        "weight_decay": settings.weight_decay,
+        "batch_size": settings.batch_size,
+        "max_epochs": settings.epochs,
+        "patience": settings.patience,
+        "patience_steps": settings.patience_steps,
+        "clip": settings.clip,
+        "plateau_patience": settings.plateau_patience,
+        "plateau_factor": settings.plateau_factor,
+        "seed": run.seed,
+        "device": find_device(run.device),
+        "progress": run.progress,
+    }
 
 
 def find_device(name: str) -> str:

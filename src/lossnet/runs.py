@@ -226,6 +226,8 @@ def _blocker(runs: Sequence[Run], data: Loaded) -> str | None:
     """Return why runs cannot be trained together, or None."""
     if runs[0].method == AUTO:
         return "auto trains its methods one after another"
+    if settled(runs[0])[2].conditional != "none":
+        return "models with an engine for known parts are trained one after another"
     if runs[0].track is not None:
         return "trackers follow one run at a time"
     if find_device(runs[0].device) == "cpu" and getattr(data.train.source, "is_sparse", False):

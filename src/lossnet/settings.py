@@ -224,6 +224,12 @@ class Settings:
         search=(0.0, 0.3),
     )
 
+    conditional: Literal["none", "network", "energy", "auto"] = _method(
+        "none",
+        "what predicts once a part of an output is known: a network that reads it, an energy of label sets "
+        "with what is known clamped, or auto, the better one on validation data",
+    )
+
     inference_lr: float = _inference(0.1, "step size of gradient-based inference", search=(5e-3, 5.0))
     inference_steps: int = _inference(
         20, "steps of gradient-based inference", ">= 0, <= 10000", search=(5, 50)

@@ -13,6 +13,7 @@ import torch
 from lossnet.data import DataError, Target
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.table import stream_cells
+from lossnet.data.readers.text import shortened
 from lossnet.data.sentence_files import is_table
 from lossnet.inputs.base import Part
 from lossnet.outputs import Predicted
@@ -31,34 +32,71 @@ def predict(
     device: torch.device | str = "cpu",
     encoding: str | None = None,
     keep: Sequence[str] = (),
+    known: Sequence[str] = (),
+    decode: str | None = None,
 ) -> Iterator[Predicted]:
-    """Yield the inputs of a file in parts, with probabilities ``(instances, *event)``.
+    """Yield the inputs of a file in parts, with probabilities and outputs ``(instances, *event)``.
 
-    Columns of a table to ``keep`` come with them; the file is read twice then.
+    Columns of a table to ``keep`` come with them, and columns of labels that are ``known`` have 1, 0, or
+    nothing; the file is read twice then.
     """
-    task = model.task
-    cells = _cells(path, keep, encoding) if keep else None
-    for part in read(task, path, encoding=encoding):
-        prepared = task.prepare_inputs(part.examples.source)
-        relaxed, _ = model.probabilities(prepared, device)
-        kept = None if cells is None else Kept(tuple(keep), list(islice(cells, len(part.examples))))
-        yield Predicted(prepared.source, relaxed, part.names, kept)
+    task, start = model.task, 1
+    cells = _cells(path, keep, encoding, "--keep") if keep else None
+    labels = _cells(path, known, encoding, "--known") if known else None
+    for part in read(task, path, encoding=encoding, names=() if known else task.output.names):
+        prepared, count = task.prepare_inputs(part.examples.source), len(part.examples)
+        told = None
+        if labels is not None:
+            rows = [dict(zip(known, row, strict=True)) for row in islice(labels, count)]
+            rows = [
+                {name: _known(cell, name, start + i, path) for name, cell in row.items()}
+                for i, row in enumerate(rows)
+            ]
+            told = task.output.known(rows, prepared.source)
+        relaxed, decoded = model.outputs(prepared, decode, device, told)
+        kept = None if cells is None else Kept(tuple(keep), list(islice(cells, count)))
+        start += count
+        yield Predicted(prepared.source, relaxed, part.names, kept, decoded)
 
 
-def _cells(path: Path, names: Sequence[str], encoding: str | None) -> Iterator[tuple[Any, ...]]:
+def _known(cell: Any, name: str, row: int, path: Path) -> int | None:
+    """Return what a cell says of a label: 1, 0, or nothing."""
+    if cell is None or cell != cell or str(cell).strip() == "":
+        return None
+    value = _VALUES.get(str(cell).strip().lower())
+    if value is None:
+        what = f"row {row}: {name!r} is known to be {shortened(cell)}"
+        raise DataError(f"{what}; write 1 or 0, or leave the cell empty", path)
+    return value
+
+
+#: what known labels may be written as
+_VALUES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+
+
+def _cells(path: Path, names: Sequence[str], encoding: str | None, flag: str) -> Iterator[tuple[Any, ...]]:
     if not is_table(path):
-        raise DataError("columns are kept of CSV, TSV and Parquet files; leave --keep out", path)
+        raise DataError(f"CSV, TSV and Parquet files have columns; leave {flag} out", path)
     if not FilePath(path).is_file():
-        raise DataError("to keep columns, it is read twice; give a file, not a pipe", path)
+        raise DataError(f"with {flag}, it is read twice; give a file, not a pipe", path)
     if len(set(names)) < len(names):
-        raise ValueError("--keep: a column is given twice")
+        raise ValueError(f"{flag}: a column is given twice")
     return stream_cells(path, names, ROWS, encoding or "utf-8")
 
 
-def read(task: Task, path: Path, labelled: bool = False, encoding: str | None = None) -> Iterator[Part]:
-    """Yield the unprepared instances of a file in parts; with ``labelled``, it must have outputs."""
+def read(
+    task: Task,
+    path: Path,
+    labelled: bool = False,
+    encoding: str | None = None,
+    names: Sequence[str] | None = None,
+) -> Iterator[Part]:
+    """Yield the unprepared instances of a file in parts; with ``labelled``, it must have outputs.
+
+    Columns of outputs have their ``names``, by default those of the task.
+    """
     options = {} if encoding is None else {"encoding": encoding}  # which kinds of one's own may not take
-    return task.input.stream(path, task.output.names, labelled, **options)
+    return task.input.stream(path, task.output.names if names is None else names, labelled, **options)
 
 
 def evaluate(

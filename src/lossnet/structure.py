@@ -117,8 +117,7 @@ def _predictions(method: Stack, data: Dataset, device: str) -> tuple[Tensor, Ten
     with torch.no_grad():
         for rows in torch.arange(len(data)).split(512):
             batch = data.batch(rows).to(device)
-            each = torch.stack([member(batch.x) for member in method.members])
-            logits.append(each[rows % len(each), torch.arange(len(rows))].cpu())
+            logits.append(method.out_of_fold(batch).cpu())
             truths.append(batch.y.cpu().float())
     return torch.cat(logits), torch.cat(truths)
 

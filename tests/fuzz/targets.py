@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import base64
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -25,8 +26,9 @@ import torch
 from hypothesis.strategies import SearchStrategy
 from PIL import Image
 
-from lossnet import cli
+from lossnet import cli, stream
 from lossnet.build import build
+from lossnet.conditional import make
 from lossnet.data import (
     DataError,
     Lexicon,
@@ -410,6 +412,55 @@ def asking(*instances):
     return _HEAD + json.dumps({"instances": instances}).encode()
 
 
+def partly(engine, task):
+    """A model with an engine for known parts."""
+    model = model_of(task)
+    return dataclasses.replace(model, conditional=make(engine, model.task, model.settings).eval())
+
+
+def telling(known, *instances):
+    return _HEAD + json.dumps({"instances": instances, "known": known}).encode()
+
+
+class Known:
+    """Takes JSON with what is known of two instances."""
+
+    def __init__(self, make, x):
+        self._make, self._x = make, x
+
+    @functools.cached_property
+    def _model(self):
+        return self._make()
+
+    def __call__(self, content):
+        try:
+            known = json.loads(content)
+        except (ValueError, RecursionError):
+            return
+        if known is not None:
+            with contextlib.suppress(DataError):
+                assert np.isfinite(self._model.predict_proba(self._x, known=known)).all()
+
+
+class KnownColumns:
+    """Takes a file of which some columns are known."""
+
+    def __init__(self, make):
+        self._make = make
+
+    @functools.cached_property
+    def _model(self):
+        return self._make()
+
+    def __call__(self, content):
+        path = FOLDER / "known.csv"
+        path.write_bytes(content)
+        with warnings.catch_warnings(), contextlib.suppress(DataError):
+            warnings.simplefilter("ignore", UserWarning)
+            for part in stream.predict(self._model, path, known=["fun", "sad"]):
+                assert part.relaxed.shape[1] == 2
+
+
 def encoded(content):
     return {"image": base64.b64encode(content).decode()}
 
@@ -440,4 +491,38 @@ HTTP = {
     ),
 }
 
-TARGETS = {**READERS, **CONFIGURATION, **HTTP}
+_FILMS = Task(Features(("size", "year")), Labels(("fun", "sad")))
+_TAGGING = Task(Words(_LEXICON), Tags(TagSet(("O", "B-X", "I-X", "E-X", "S-X"), "IOB2")))
+
+KNOWN = {
+    "known-labels": Target(
+        [
+            b"[[1, null], [0, 1]]",
+            b"[[NaN, true], [0.0, 1.0]]",
+            b'[{"fun": 1}, null]',
+            b'[{"sad": null, "fun": 0}, {}]',
+        ],
+        Known(lambda: partly("energy", _FILMS), [[0.5, 1.0], [2.0, 3.0]]),
+    ),
+    "known-tags": Target(
+        [b'[["B-X", "I-X", null], null]', b'[[null, "O", "B-X"], ["B-X"]]'],
+        Known(lambda: partly("network", _TAGGING), [["Ann", "went", "to"], ["Ann"]]),
+    ),
+    "known-masks": Target(
+        [b"[[[1, null], [0, 1]], [[null, null], [NaN, 0]]]"],
+        Known(lambda: partly("network", Task(Images(1, (2, 2)), Masks())), np.zeros((2, 2, 2))),
+    ),
+    "known-columns": Target(
+        [b"size,year,fun,sad\n1,1990,1,\n2,,0,1.0\n", b"sad;size;fun;year\ntrue;1;;2\n;3;False;4\n"],
+        KnownColumns(lambda: partly("energy", _FILMS)),
+    ),
+    "http-known": Target(
+        [
+            telling([{"fun": 1}, None], [0.5, 1], {"size": 3, "year": 5}),
+            telling([[1, None], [None, 0]], [0.5, 1], [0.5, 2]),
+        ],
+        Http(lambda: partly("network", _FILMS)),
+    ),
+}
+
+TARGETS = {**READERS, **CONFIGURATION, **HTTP, **KNOWN}

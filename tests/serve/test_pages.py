@@ -9,6 +9,7 @@ import shlex
 import shutil
 import threading
 import time
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 
@@ -150,18 +151,27 @@ def browser(tmp_path_factory):
         yield opened
 
 
-@pytest.fixture(scope="module")
-def address(label_model):
-    config = uvicorn.Config(create_app(label_model, token="secret", name="films"), port=0, log_level="error")
+@contextmanager
+def served(app):
+    """The address of an application that is served in a thread."""
+    config = uvicorn.Config(app, port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(label_model):
+    with served(create_app(label_model, token="secret", name="films")) as found:
+        yield found
 
 
 def send(browser, script=""):
@@ -197,3 +207,72 @@ def test_pages_never_scroll_sideways(browser, address, path, width):
     browser.open(Address(address + path))
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+
+
+# ---------------------------------------------------------------- labels that are set on a page
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A model of completed digits that was trained for a moment."""
+    from lossnet.run import Run, carry_out
+    from lossnet.settings import Settings
+
+    settings = Settings(conditional="energy", epochs=3, task_lr=5e-3, task_hidden=64)
+    run = Run("digits-completion", "cross-entropy", settings=settings, progress=False)
+    return carry_out(run)[1]
+
+
+def shown(browser):
+    """The state and the chance of every label."""
+    script = "[...document.querySelectorAll('[data-label]')].map(b => [b.dataset.label, b.dataset.state, "
+    script += "b.querySelector('output').textContent])"
+    return {label: (state, chance) for label, state, chance in browser.run(script)}
+
+
+def clicked(browser, label, times=1):
+    """What the page shows once it has answered clicks on a label."""
+    for _ in range(times):
+        before = browser.run("performance.getEntriesByType('resource').length")
+        browser.run(f"document.querySelector('[data-label=\"{label}\"]').click()")
+        for _ in range(500):
+            if browser.run("performance.getEntriesByType('resource').length") > before:
+                break
+            time.sleep(0.02)
+        time.sleep(0.1)
+    return shown(browser)
+
+
+def test_pixels_are_clicked_and_the_others_move(browser, digits):
+    with served(create_app(digits, name="digits")) as address:
+        browser.look(1280, 900)
+        browser.open(Address(f"{address}/try"))
+        for _ in range(500):
+            before = shown(browser)
+            if all(chance for _, chance in before.values()):
+                break
+            time.sleep(0.02)
+        assert len(before) == 32
+        assert {state for state, _ in before.values()} == {"open"}
+        label = "pixel_5_4"
+        once = clicked(browser, label)
+        assert once[label] == ("set", "100 %")
+        twice = clicked(browser, label)
+        assert twice[label] == ("ruled out", "0 %")
+        others = [name for name in before if name != label]
+        assert sum(once[name] != twice[name] for name in others) > 5
+        assert clicked(browser, label) == before
+        grid = "getComputedStyle(document.querySelector('.pixels')).display"
+        assert browser.run(grid) == "grid"
+        chance = "document.querySelector('[data-label=\"pixel_5_4\"]').style.getPropertyValue('--chance')"
+        assert 0 < float(browser.run(chance)) < 1
+        assert all(one.startswith(address) for one in browser.requested())
+
+
+def test_only_models_with_an_engine_have_that_page(label_model, digits):
+    with TestClient(create_app(label_model)) as client:
+        assert client.get("/try").status_code == 404
+        assert 'href="try"' not in client.get("/").text
+    with TestClient(create_app(digits)) as client:
+        assert client.get("/try").status_code == 200
+        assert 'href="try"' in client.get("/").text

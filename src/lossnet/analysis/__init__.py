@@ -15,6 +15,7 @@ from lossnet.analysis.probabilities import (
     reliability,
 )
 from lossnet.analysis.runs import Curve, Estimate, difference, estimate, read_history, trajectories
+from lossnet.analysis.suspects import Suspect, suspects
 from lossnet.analysis.tags import (
     Confusion,
     Transitions,
@@ -35,6 +36,7 @@ __all__ = [
     "Pair",
     "PrecisionRecall",
     "Reliability",
+    "Suspect",
     "Transitions",
     "confusions",
     "count_transitions",
@@ -50,6 +52,7 @@ __all__ = [
     "read_history",
     "reliability",
     "span_kind_scores",
+    "suspects",
     "tag_scores",
     "trajectories",
 ]

@@ -346,6 +346,7 @@ def predict(options: Namespace) -> None:
     examples:
       lossnet predict runs/b0 input.arff -o out.csv
       lossnet predict runs/mine new.csv --keep id title -o out.csv
+      lossnet predict runs/mine partly.csv --known drama comedy    # trained with --conditional auto
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
@@ -355,9 +356,10 @@ def predict(options: Namespace) -> None:
     task = model.task
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
-    if options.text is not None and (options.keep or options.encoding):
-        raise ValueError("--keep and --encoding are for a file, not for --text")
-    decoder = model.decoder(options.decode or None)
+    if options.text is not None and (options.keep or options.known or options.encoding):
+        raise ValueError("--keep, --known and --encoding are for a file, not for --text")
+    decode = options.decode or None
+    decoder = model.decoder(decode)
     if options.text is not None:
         lines = [line for line in options.text.splitlines() if line.strip()]
         if not type(task.input).accepts(lines or ["a sentence"]):
@@ -365,10 +367,14 @@ def predict(options: Namespace) -> None:
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
-        predicted = iter([Predicted(examples.source, model.probabilities(examples)[0])])
+        relaxed, decoded = model.outputs(examples, decode)
+        predicted = iter([Predicted(examples.source, relaxed, decoded=decoded)])
     else:
         _check_not_over(options.input, options.output)
-        predicted = stream.predict(model, options.input, encoding=options.encoding, keep=options.keep or ())
+        keep, known = options.keep or (), options.known or ()
+        predicted = stream.predict(
+            model, options.input, encoding=options.encoding, keep=keep, known=known, decode=decode
+        )
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:
         _print(line)

@@ -183,8 +183,10 @@ def _add_predict(parser: Parser) -> None:
     parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
     about = "columns of a table that are copied to the predictions, such as its id"
     parser.add_argument("--keep", nargs="+", metavar="COLUMN", help=about)
+    about = "columns of a table with labels that are known, 1 or 0, empty where they are not"
+    parser.add_argument("--known", nargs="+", metavar="LABEL", help=about)
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
-    about = "how labels are chosen: tuned, 0.5, per-label or expected-f1"
+    about = "how labels are chosen: tuned, 0.5, per-label, expected-f1 or likeliest"
     parser.add_argument("--decode", default="", help=about)
     _add_unknown(parser)
 

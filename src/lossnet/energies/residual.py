@@ -52,3 +52,21 @@ class LabelResidual(Energy):
         below = count.detach().floor().clamp(0, len(self.counts) - 2).long()
         of_count = torch.lerp(self.counts[below], self.counts[below + 1], count - below)
         return -(gain + pairs @ self.strengths + of_count + self.spread * (count - expected) ** 2)
+
+    def gains(self, encoded: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+        """Return what each label adds to ``−R`` if the others are as in ``y``, ``(batch, K, labels)``.
+
+        Under ``P`` a label's log odds given all others are the task net's logit and this gain.
+
+        >>> energy = LabelResidual(labels=3, rank=2)
+        >>> energy.gains(energy.encode(torch.zeros(2, 3)), torch.ones(2, 4, 3)).shape
+        torch.Size([2, 4, 3])
+        """
+        correction, expected = encoded
+        if not self.rank:
+            return correction.expand_as(y)
+        weighted = self.strengths.unsqueeze(1) * self.factors
+        pairs = 2 * ((y @ self.factors.T) @ weighted - y * (self.factors * weighted).sum(0))
+        others = y.sum(-1, keepdim=True) - y
+        steps = self.counts.diff()[others.detach().round().long().clamp(0, len(self.counts) - 2)]
+        return correction + pairs + steps + self.spread * (2 * (others - expected.unsqueeze(1)) + 1)

@@ -295,18 +295,33 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ predicting
 
-    def _probabilities(self, data: Examples) -> Tensor:
+    def _probabilities(self, data: Examples, known: Any = None) -> Tensor:
         """Return probabilities of prepared data, ``(n, *event)``."""
         with self._threads():
-            return self._predictor().probabilities(data, find_device(self.device))[0].cpu()
+            given = self._known(known, data)
+            return self._predictor().probabilities(data, find_device(self.device), given)[0].cpu()
+
+    def _known(self, known: Any, data: Examples) -> Tensor | None:
+        """Return what is known of outputs as a tensor."""
+        return None if known is None else self.model_.task.output.known(known, data.source)
 
     def _predictor(self) -> Model:
         """Return the model that predicts."""
         return self.model_
 
-    def _decoded(self, data: Examples, rules: Sequence[Rule] = (), facts: Any = None) -> Tensor:
+    def _decoded(
+        self,
+        data: Examples,
+        known: Any = None,
+        rules: Sequence[Rule] = (),
+        facts: Any = None,
+        decode: str | Decoder | None = None,
+    ) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
-        return self.model_.decoded(data, self._probabilities(data), self.decode, rules, facts)
+        with self._threads():
+            device, given = find_device(self.device), self._known(known, data)
+            predictor = self._predictor()
+            return predictor.outputs(data, decode or self.decode, device, given, rules, facts)[1].cpu()
 
     def _read(self, x: Any) -> Examples:
         """Return raw inputs as networks read them."""

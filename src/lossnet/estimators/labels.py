@@ -121,27 +121,39 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         first = not hasattr(self, "model_")
         return self._partial_fit(self._examples(X, y, first, classes, partial=True), sample_weight)
 
-    def predict_proba(self, X: Any) -> Any:
-        """Return probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1."""
-        probabilities = self._probabilities(self._read(X)).numpy()
+    def predict_proba(self, X: Any, known: Any = None) -> Any:
+        """Return probabilities ``(n, labels)``: of each label by itself, or of classes, which sum to 1.
+
+        With ``conditional``, ``known`` is what is known of the sets: 1, 0, and NaN where nothing is,
+        ``(n, labels)``; or labels by name, a data frame or a mapping for each row.
+        """
+        self._check_known(known)
+        probabilities = self._probabilities(self._read(X), known).numpy()
         if not self.multilabel_:
             total = probabilities.sum(1, keepdims=True)
             even = 1 / probabilities.shape[1]
             probabilities = np.where(total > 0, probabilities / np.where(total > 0, total, 1), even)
         return self._like_labels(probabilities, X)
 
-    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> Any:
+    def predict(self, X: Any, *, known: Any = None, rules: Sequence[Rule] = (), facts: Any = None) -> Any:
         """Return sets of labels ``(n, labels)`` of 0 and 1, by the tuned threshold unless ``decode`` says
         otherwise; or the likeliest classes ``(n,)``.
 
-        Outputs that ``rules`` penalise are changed: see `lossnet.Model.predict`.
+        ``known`` is as for `predict_proba`.  Outputs that ``rules`` penalise are changed: see
+        `lossnet.Model.predict`.
         """
+        self._check_known(known)
         data = self._read(X)
         if not self.multilabel_:
             kept = (exactly(1), *rules) if rules else ()
-            decoded = self.model_.decoded(data, self._probabilities(data), _likeliest, kept, facts)
+            decoded = self._decoded(data, None, kept, facts, _likeliest)
             return self.classes_[decoded.argmax(1).numpy()]
-        return self._like_labels(self._decoded(data, rules, facts).numpy().astype(np.int64), X)
+        return self._like_labels(self._decoded(data, known, rules, facts).numpy().astype(np.int64), X)
+
+    def _check_known(self, known: Any) -> None:
+        check_is_fitted(self, "model_")
+        if known is not None and not self.multilabel_:
+            raise ValueError("known is for sets of labels, and rows have one class each; leave it out")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""

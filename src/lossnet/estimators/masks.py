@@ -42,17 +42,24 @@ class Segmenter(Estimator):
         """
         return self._partial_fit(MaskData.from_arrays(X, y), sample_weight)
 
-    def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return probabilities of foreground, ``(n, height, width)``."""
-        probabilities: NDArray[np.float32] = self._probabilities(self._read(X)).numpy()
+    def predict_proba(self, X: Any, known: Any = None) -> NDArray[np.float32]:
+        """Return probabilities of foreground, ``(n, height, width)``.
+
+        With ``conditional``, ``known`` is what is known of the masks, as scribbles on them: 1, 0, and NaN
+        where nothing is, ``(n, height, width)``.
+        """
+        probabilities: NDArray[np.float32] = self._probabilities(self._read(X), known).numpy()
         return probabilities
 
-    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> NDArray[np.uint8]:
+    def predict(
+        self, X: Any, *, known: Any = None, rules: Sequence[Rule] = (), facts: Any = None
+    ) -> NDArray[np.uint8]:
         """Return masks ``(n, height, width)`` of 0 and 1.
 
-        Those that ``rules`` penalise are changed: see `lossnet.Model.predict`.
+        ``known`` is as for `predict_proba`.  Masks that ``rules`` penalise are changed: see
+        `lossnet.Model.predict`.
         """
-        return self._decoded(self._read(X), rules, facts).numpy().astype(np.uint8)
+        return self._decoded(self._read(X), known, rules, facts).numpy().astype(np.uint8)
 
     def score(self, X: Any, y: Any) -> float:
         """Return the mean over images of intersection over union."""

@@ -47,20 +47,26 @@ class SequenceTagger(WordEstimator):
         """The tags that columns of probabilities stand for; all of BIOES where tags mark spans."""
         return np.array(self.model_.label_names)
 
-    def predict_proba(self, X: Any) -> list[NDArray[np.float32]]:
-        """Return probabilities of each sentence's tags, ``(tokens, tags)``."""
-        data = self._read(X)
-        assert data.source.lengths is not None
-        padded = zip(self._probabilities(data).numpy(), data.source.lengths.tolist(), strict=True)
-        return [probabilities[:length] for probabilities, length in padded]
+    def predict_proba(self, X: Any, known: Any = None) -> list[NDArray[np.float32]]:
+        """Return probabilities of each sentence's tags, ``(tokens, tags)``.
 
-    def predict(self, X: Any, *, rules: Sequence[Rule] = (), facts: Any = None) -> list[list[str]]:
-        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span.
-
-        Those that ``rules`` penalise are changed: see `lossnet.Model.predict`.
+        With ``conditional``, ``known`` has a tag, or None where nothing is known, for each token.
         """
         data = self._read(X)
-        named = self.model_.task.output.named(self._decoded(data, rules, facts), data.source)
+        assert data.source.lengths is not None
+        padded = zip(self._probabilities(data, known).numpy(), data.source.lengths.tolist(), strict=True)
+        return [probabilities[:length] for probabilities, length in padded]
+
+    def predict(
+        self, X: Any, *, known: Any = None, rules: Sequence[Rule] = (), facts: Any = None
+    ) -> list[list[str]]:
+        """Return the tags of each sentence's tokens: the likeliest, without what makes no whole span.
+
+        ``known`` is as for `predict_proba`.  Tags that ``rules`` penalise are changed: see
+        `lossnet.Model.predict`.
+        """
+        data = self._read(X)
+        named = self.model_.task.output.named(self._decoded(data, known, rules, facts), data.source)
         return [[tag for _, tag in sentence] for sentence in named]
 
     def score(self, X: Any, y: Any) -> float:

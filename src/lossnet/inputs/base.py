@@ -16,6 +16,7 @@ from lossnet.data.errors import AnyPath
 from lossnet.data.examples import Column
 from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
+from lossnet.nets import Marked
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -197,6 +198,17 @@ class Input(Kind, Generic[SourceT, Item]):
 
         A network without outputs has a ``width``, that of its features.
         """
+
+    def marked_network(self, settings: Settings, level: Level, marks: int, outputs: int) -> nn.Module:
+        """Return a network from ``(x, marks)`` to logits: it reads so many numbers beside each unit's inputs.
+
+        Marks are ``(batch, marks)``, ``(batch, length, marks)`` or ``(batch, marks, height, width)``.
+        """
+        if level != "instance":
+            what = f"no network for {self.summary} reads what is known of a {level}"
+            raise ValueError(f"{what}; leave conditional out, or define marked_network")
+        encoder = self.network(settings, level)
+        return Marked(marks, encoder, settings.task_hidden, outputs, settings.task_dropout)
 
     def views(self, settings: Settings, level: Level) -> Views | None:
         """Return the views in which training and prediction see inputs, if not as a whole."""

@@ -22,7 +22,7 @@ from lossnet.data.readers.dates import date_features, date_names, read_date
 from lossnet.data.readers.text import Like, Unknown, Wanted, shortened
 from lossnet.data.stored import stored_strings
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
-from lossnet.nets import MLP
+from lossnet.nets import MLP, MarkedMLP
 from lossnet.settings import Settings
 
 if TYPE_CHECKING:
@@ -137,6 +137,9 @@ class Features(Input[FeatureTable, NDArray[np.float32]]):
             (settings.last_layer_dropout, settings.output_bias),
         )
         return MLP(len(self.names), hidden, layers, outputs, dropout, *extra)
+
+    def marked_network(self, settings: Settings, level: Level, marks: int, outputs: int) -> MarkedMLP:
+        return MarkedMLP(marks, self.network(settings, level, "task", outputs))
 
     def state(self) -> State:
         arrays = {} if self.preprocessor is None else self.preprocessor.state()

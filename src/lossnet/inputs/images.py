@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -25,7 +25,7 @@ from lossnet.data import (
 )
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
-from lossnet.nets import FCN, PooledImages, UNet
+from lossnet.nets import FCN, MarkedImages, PooledImages, UNet
 from lossnet.nets.fcn import Normalise
 from lossnet.settings import Settings
 
@@ -122,6 +122,17 @@ class Images(Input[Pictures, Picture]):
         else:
             net = FCN(self.channels, self.filters(settings))
         return self.normalised(PooledImages(net, outputs) if level == "instance" else net)
+
+    def marked_network(self, settings: Settings, level: Level, marks: int, outputs: int) -> nn.Module:
+        if level == "instance":
+            return super().marked_network(settings, level, marks, outputs)
+        more = (0.0,) * marks, (1.0,) * marks
+        mean, std = (
+            None if own is None else (*own, *beside)
+            for own, beside in zip((self.mean, self.std), more, strict=True)
+        )
+        wide = replace(self, channels=self.channels + marks, mean=mean, std=std)
+        return MarkedImages(wide.network(settings, level, "task", outputs))
 
     @staticmethod
     def architecture(settings: Settings, role: Role) -> str:

@@ -33,7 +33,7 @@ from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_te
 from lossnet.data.sentences import SentenceFacts
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
-from lossnet.nets import BiLSTM, PooledTokens, Tagger, WordVectors
+from lossnet.nets import BiLSTM, MarkedTagger, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 from lossnet.suggest import did_you_mean
 
@@ -146,6 +146,17 @@ class Words(Input[Sentences, Sentences]):
     def network(
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
+        encoder = self._encoder(settings, role)
+        if level == "instance":
+            return PooledTokens(encoder, outputs)
+        return encoder if outputs is None else Tagger(encoder, outputs)
+
+    def marked_network(self, settings: Settings, level: Level, marks: int, outputs: int) -> nn.Module:
+        if level == "instance":
+            return super().marked_network(settings, level, marks, outputs)
+        return MarkedTagger(self._encoder(settings, "task", marks), outputs)
+
+    def _encoder(self, settings: Settings, role: Role, marks: int = 0) -> BiLSTM:
         hidden, dropout = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_dropout")
         lexicon = self.lexicon
         if self.vectors is not None:
@@ -160,10 +171,7 @@ class Words(Input[Sentences, Sentences]):
             characters=len(lexicon.characters) if lexicon.word_length else 0,
             dropout=settings.word_dropout,
         )
-        encoder = BiLSTM(words, hidden, dropout)
-        if level == "instance":
-            return PooledTokens(encoder, outputs)
-        return encoder if outputs is None else Tagger(encoder, outputs)
+        return BiLSTM(words, hidden, dropout, marks)
 
     def state(self) -> State:
         content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}

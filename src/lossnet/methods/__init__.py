@@ -43,7 +43,7 @@ from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
-from lossnet.methods.stack import Stack
+from lossnet.methods.stack import Folds, Stack
 
 __all__ = [
     "CRF",
@@ -56,6 +56,7 @@ __all__ = [
     "CostNet",
     "CrossEntropy",
     "EnergyMethod",
+    "Folds",
     "GeneralizedExpectation",
     "Implicit",
     "InfNet",

@@ -31,40 +31,30 @@ class Correction(nn.Module):
         return corrected
 
 
-class Stack(Method):
-    """Stacked generalisation (Wolpert, 1992): what labels say of each other, without an energy.
+class Folds(Method):
+    """Task nets of several folds, each trained with cross-entropy on all instances but those of its fold.
 
-    Each of several task nets is trained with cross-entropy on all instances but those of its fold.  A linear
-    map then learns, again with cross-entropy, to correct each label's logit from the logits of all labels.
-    It is trained on out-of-fold logits, since on their own training instances networks are too sure.
-    Predictions are corrected means of the networks' logits: one forward pass for each network.
-
-    An instance's fold is its row number modulo the number of networks.
+    An instance's fold is its row number modulo the number of networks.  Predictions are means of logits.
 
     >>> from lossnet import nets
-    >>> members = [nets.MLP(4, hidden=8, layers=1, outputs=3) for _ in range(2)]
-    >>> method = Stack(members, MultiLabel(3))
+    >>> method = Folds([nets.MLP(4, hidden=8, layers=1, outputs=3) for _ in range(2)], MultiLabel(3))
     >>> [stage.networks for stage in method.stages()]
-    [('members',), ('correction',)]
+    [('members',)]
     """
 
-    predictors: tuple[str, ...] = ("members", "correction")
+    predictors: tuple[str, ...] = ("members",)
     feed_forward = True
     partly_known = True
 
-    def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
+    def __init__(self, members: Sequence[nn.Module], space: Space) -> None:
         super().__init__()
         if len(members) < 2:
             raise ValueError(f"stacking needs two networks or more, not {len(members)}")
         self.space: Space = space
         self.members = nn.ModuleList(members)
-        self.correction = Correction(space.labels)
 
     def stages(self) -> tuple[Stage, ...]:
-        return (
-            Stage("networks of folds", ("members",), self.fold_updates, self.predict_mean),
-            Stage("stack", ("correction",), self.updates, self.predict),
-        )
+        return (Stage("networks of folds", ("members",), self.fold_updates, self.predict_mean),)
 
     def fold_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield one step of all networks, each on the instances that are not in its fold."""
@@ -74,12 +64,17 @@ class Stack(Method):
         # The mean over all pairs of a network and an instance that it is trained on.
         yield Update("members", batch.mean((losses * trained).sum(0) / (count - 1)))
 
-    def updates(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step of the correction on out-of-fold logits."""
-        with torch.no_grad():
-            logits = torch.stack([member(batch.x) for member in self.members])
-        own = logits[self._fold(batch), torch.arange(batch.size, device=logits.device)]
-        yield Update("correction", batch.mean(self._losses(self.correction(own), batch)))
+    def out_of_fold(self, batch: Batch) -> Tensor:
+        """Return logits ``(batch, *event)`` of each instance from the network of its fold."""
+        logits = torch.stack([member(batch.x) for member in self.members])
+        return logits[self._fold(batch), torch.arange(batch.size, device=logits.device)]
+
+    def predict_mean(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        """Return what the mean of logits relaxes to."""
+        return self.space.relax(self._mean(x), mask)
+
+    def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        return self.predict_mean(x, mask)
 
     def _losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the cross-entropy of each instance ``(batch,)``."""
@@ -96,9 +91,36 @@ class Stack(Method):
     def _mean(self, x: Tree) -> Tensor:
         return torch.stack([member(x) for member in self.members]).mean(0)
 
-    def predict_mean(self, x: Tree, mask: Tensor | None = None) -> Tensor:
-        """Return probabilities ``(batch, labels)`` of the networks' mean logits, without the correction."""
-        return self.space.relax(self._mean(x), mask)
+
+class Stack(Folds):
+    """Stacked generalisation (Wolpert, 1992): what labels say of each other, without an energy.
+
+    Task nets of several folds are trained as `Folds`.  A linear map then learns, again with cross-entropy, to
+    correct each label's logit from the logits of all labels.  It is trained on out-of-fold logits, since on
+    their own training instances networks are too sure.  Predictions are corrected means of the networks'
+    logits: one forward pass for each network.
+
+    >>> from lossnet import nets
+    >>> members = [nets.MLP(4, hidden=8, layers=1, outputs=3) for _ in range(2)]
+    >>> method = Stack(members, MultiLabel(3))
+    >>> [stage.networks for stage in method.stages()]
+    [('members',), ('correction',)]
+    """
+
+    predictors: tuple[str, ...] = ("members", "correction")
+
+    def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
+        super().__init__(members, space)
+        self.correction = Correction(space.labels)
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (*super().stages(), Stage("stack", ("correction",), self.updates, self.predict))
+
+    def updates(self, batch: Batch) -> Iterator[Update]:
+        """Yield one step of the correction on out-of-fold logits."""
+        with torch.no_grad():
+            own = self.out_of_fold(batch)
+        yield Update("correction", batch.mean(self._losses(self.correction(own), batch)))
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         return self.space.relax(self.correction(self._mean(x)), mask)

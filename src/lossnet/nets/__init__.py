@@ -1,8 +1,16 @@
 """Networks that read inputs."""
 
-from lossnet.nets.fcn import FCN, Normalise, PooledImages, UNet
-from lossnet.nets.layers import MLP, InputLayer, linear
-from lossnet.nets.recurrent import BiLSTM, CharacterCNN, PooledTokens, Tagger, Tokens, WordVectors
+from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
+from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
+from lossnet.nets.recurrent import (
+    BiLSTM,
+    CharacterCNN,
+    MarkedTagger,
+    PooledTokens,
+    Tagger,
+    Tokens,
+    WordVectors,
+)
 
 __all__ = [
     "FCN",
@@ -10,6 +18,10 @@ __all__ = [
     "BiLSTM",
     "CharacterCNN",
     "InputLayer",
+    "Marked",
+    "MarkedImages",
+    "MarkedMLP",
+    "MarkedTagger",
     "Normalise",
     "PooledImages",
     "PooledTokens",

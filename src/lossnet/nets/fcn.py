@@ -118,6 +118,22 @@ class PooledImages(Headed):
         return pixels.mean((2, 3))
 
 
+class MarkedImages(nn.Module):
+    """A network of images whose last channels are marks, ``(batch, marks, height, width)``.
+
+    >>> MarkedImages(FCN(3 + 2, (4, 8, 8)))(torch.rand(2, 3, 9, 7), torch.zeros(2, 2, 9, 7)).shape
+    torch.Size([2, 9, 7])
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, marks: Tensor) -> Tensor:
+        logits: Tensor = self.net(torch.cat([x, marks], 1))
+        return logits
+
+
 class Normalise(nn.Module):
     """``(x − mean) / std`` for each channel of images ``(batch, channels, height, width)``.
 

@@ -112,6 +112,27 @@ class MLP(nn.Sequential):
         return self[-1]
 
 
+class MarkedMLP(nn.Module):
+    """An `MLP` that also reads ``marks``, ``(batch, marks)``, which at first change nothing.
+
+    >>> import torch
+    >>> MarkedMLP(5, MLP(4, hidden=8, layers=1, outputs=3))(torch.zeros(2, 4), torch.ones(2, 5)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, marks: int, mlp: MLP) -> None:
+        super().__init__()
+        first, *others = mlp
+        assert isinstance(first, InputLayer)
+        self.first, self.others = first, nn.Sequential(*others)
+        self.marks = nn.Linear(marks, first.out_features, bias=False)
+        nn.init.zeros_(self.marks.weight)
+
+    def forward(self, x: Tensor, marks: Tensor) -> Tensor:
+        outputs: Tensor = self.others(self.first(x) + self.marks(marks))
+        return outputs
+
+
 class Headed(nn.Module):
     """Base class of networks with an encoder and, given ``outputs``, a linear head on its features."""
 
@@ -127,6 +148,26 @@ class Headed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.head(self.features(x))
+        return outputs
+
+
+class Marked(nn.Module):
+    """An `MLP` that reads ``marks`` numbers beside the features of whole instances that an encoder gives.
+
+    >>> import torch
+    >>> encoder = MLP(4, hidden=8, layers=1)
+    >>> Marked(5, encoder, hidden=6, outputs=3)(torch.zeros(2, 4), torch.ones(2, 5)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, marks: int, encoder: nn.Module, hidden: int, outputs: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.encoder = encoder
+        width: int = encoder.width  # type: ignore[assignment]
+        self.head = MarkedMLP(marks, MLP(width, hidden, 1, outputs, dropout))
+
+    def forward(self, x: Any, marks: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.encoder(x), marks)
         return outputs
 
 

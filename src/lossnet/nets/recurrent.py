@@ -107,7 +107,8 @@ class BiLSTM(nn.Module):
 
     The backward one reads each sentence turned around within its own length.  That needs no packing, which
     would have to know lengths on the host: a step can be captured as a CUDA graph.  Each direction has
-    ``hidden`` units, so that states are twice as wide; dropout is on vectors and on states.
+    ``hidden`` units, so that states are twice as wide; dropout is on vectors and on states.  It may read
+    ``marks`` of tokens beside their vectors, ``(batch, length, marks)``.
 
     >>> net = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
     >>> tokens = net(torch.tensor([[[3], [2], [0]]]))
@@ -115,20 +116,21 @@ class BiLSTM(nn.Module):
     (torch.Size([1, 3, 8]), tensor([[ True,  True, False]]))
     """
 
-    def __init__(self, words: WordVectors, hidden: int, dropout: float = 0) -> None:
+    def __init__(self, words: WordVectors, hidden: int, dropout: float = 0, marks: int = 0) -> None:
         super().__init__()
         self.words = words
-        self.forwards = nn.LSTM(words.width, hidden, batch_first=True)
-        self.backwards = nn.LSTM(words.width, hidden, batch_first=True)
+        self.forwards = nn.LSTM(words.width + marks, hidden, batch_first=True)
+        self.backwards = nn.LSTM(words.width + marks, hidden, batch_first=True)
         self.dropout = Dropout(dropout)
         self.width = 2 * hidden
 
-    def forward(self, x: Tensor) -> Tokens:
+    def forward(self, x: Tensor, marks: Tensor | None = None) -> Tokens:
         mask = x[..., 0] != 0
         lengths = mask.sum(1)
         words = self.dropout(self.words(x)) * mask.unsqueeze(-1)
-        forwards = read(self.forwards, words)
-        backwards = turned(read(self.backwards, turned(words, lengths)), lengths)
+        seen = words if marks is None else torch.cat([words, marks], -1)
+        forwards = read(self.forwards, seen)
+        backwards = turned(read(self.backwards, turned(seen, lengths)), lengths)
         states = self.dropout(torch.cat([forwards, backwards], -1)) * mask.unsqueeze(-1)
         return Tokens(states, words, mask)
 
@@ -144,6 +146,19 @@ class Tagger(Headed):
     def features(self, x: Tensor) -> Tensor:
         tokens: Tokens = self.encoder(x)
         return tokens.states
+
+
+class MarkedTagger(Tagger):
+    """A `Tagger` that reads ``marks`` of tokens beside their words, ``(batch, length, marks)``.
+
+    >>> net = MarkedTagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4, marks=2), outputs=3)
+    >>> net(torch.tensor([[[3], [2], [0]]]), torch.zeros(1, 3, 2)).shape
+    torch.Size([1, 3, 3])
+    """
+
+    def forward(self, x: Tensor, marks: Tensor) -> Tensor:  # type: ignore[override]
+        logits: Tensor = self.head(self.encoder(x, marks).states)
+        return logits
 
 
 class PooledTokens(Headed):

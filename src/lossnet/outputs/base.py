@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -38,12 +40,20 @@ class Kept(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names."""
+    """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names.
+
+    They are ``decoded`` already where that takes more than probabilities.
+    """
 
     source: Source
     relaxed: Tensor
     names: Sequence[str] | None = None
     kept: Kept | None = None
+    decoded: Tensor | None = None
+
+    def outputs(self, decoder: Decoder) -> Tensor:
+        """Return discrete outputs ``(instances, *event)``."""
+        return decoder(self.relaxed) if self.decoded is None else self.decoded
 
 
 class Output(Kind, Generic[TargetT]):
@@ -123,6 +133,11 @@ class Output(Kind, Generic[TargetT]):
         """Return a network from inputs to logits."""
         return source.network(settings, self.level, "task", self.logits)
 
+    def marked_net(self, source: Input[Any, Any], settings: Settings) -> nn.Module:
+        """Return a network from ``(x, marks)`` to logits, where marks say what is known of an output."""
+        marks = self.logits * (1 if self.space(settings).unit_dims else 2)
+        return source.marked_network(settings, self.level, marks, self.logits)
+
     @abstractmethod
     def energy(self, source: Input[Any, Any], settings: Settings, bounded: bool = False) -> Energy:
         """Return an energy of inputs and outputs; ``bounded`` if it is to learn a score between 0 and 1."""
@@ -174,6 +189,22 @@ class Output(Kind, Generic[TargetT]):
         """Return the name of the decoder that suits the decision's goal."""
         return next(iter(self.decoders))
 
+    # ------------------------------------------------------------------ known parts
+
+    def known(self, known: Any, source: Source) -> Tensor:
+        """Return what is known of outputs of these inputs, ``(instances, *event)``: 1, 0, and NaN.
+
+        A DataError says what is wrong with it, and in which row.
+        """
+        raise DataError(f"parts of {self.kind} cannot be known")
+
+    def keeping(self, decoded: Tensor, known: Tensor | None) -> Tensor:
+        """Return decoded outputs with what is known as it is."""
+        if known is None:
+            return decoded
+        known = known.to(decoded)
+        return torch.where(known.isnan(), decoded, known)
+
     # ------------------------------------------------------------------ predictions, for people and programs
 
     @abstractmethod
@@ -220,6 +251,40 @@ class Output(Kind, Generic[TargetT]):
     def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
         """Return the sections of a report that follow figures, curves and settings."""
         return []
+
+
+def known_values(known: Any, shape: tuple[int, ...], names: Sequence[str] = ()) -> Tensor:
+    """Return an array of 1, 0, and NaN or None as a tensor of this shape; a DataError says what is wrong.
+
+    >>> known_values([[1, None], [0, 1]], (2, 2))
+    tensor([[1., nan],
+            [0., 1.]])
+    """
+    if hasattr(known, "tocsr"):
+        raise DataError("what is known is a sparse matrix, where 0 is not told from unknown; give an array")
+    try:
+        given = np.asarray(known, dtype=object)
+    except ValueError:
+        given = np.empty(0, dtype=object)
+    if given.shape != shape:
+        what = f"what is known has the shape {given.shape}" if given.size else "its rows differ in length"
+        raise DataError(f"{what}; it needs {shape}, with NaN where nothing is known")
+    flat = given.reshape(-1).tolist()
+    unknown = np.array([value is None or _is_nan(value) for value in flat], dtype=bool)
+    for place in np.flatnonzero(~unknown):
+        value = flat[place]
+        if not isinstance(value, bool | int | float | np.generic) or value not in (0, 1):
+            row, *unit = np.unravel_index(place, shape)
+            where = repr(names[int(unit[0])]) if names else f"its value at {tuple(map(int, unit))}"
+            what = f"row {row}: {where} is known to be {reprlib.repr(value)}"
+            raise DataError(f"{what}; give 1, 0, or NaN where nothing is known")
+    values = np.full(len(flat), np.nan, dtype=np.float32)
+    values[~unknown] = [float(flat[place]) for place in np.flatnonzero(~unknown)]
+    return torch.from_numpy(values.reshape(shape))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and value != value
 
 
 def rounded(values: NDArray[np.floating[Any]] | Tensor) -> Any:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lossnet.data import LabelTable, Source, Target
+from lossnet.data import DataError, LabelTable, Source, Target
 from lossnet.data.stored import stored_strings
 from lossnet.decoding import (
     LABEL_DECODERS,
@@ -25,10 +26,11 @@ from lossnet.decoding import (
 )
 from lossnet.energies import LabelInteraction, Local, Sum
 from lossnet.inputs import Arrays, Features, Input, Level, Schema, State
-from lossnet.outputs.base import Output, Predicted, rounded
+from lossnet.outputs.base import Output, Predicted, known_values, rounded
 from lossnet.scores import F1, F1_EXPECTED, F1_TUNED, LOG_LOSS, THRESHOLD, TUNED, LabelMeter, Meter
 from lossnet.settings import Settings
 from lossnet.spaces import MultiLabel, Space
+from lossnet.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
@@ -137,6 +139,43 @@ class Labels(Output[LabelTable]):
     def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Labels:
         return cls(stored_strings(content["labels"], "labels", least=1))
 
+    def known(self, known: Any, source: Source) -> Tensor:
+        """Return what is known of label sets: an array, or labels by name, in a data frame or mappings.
+
+        >>> Labels(("red", "sweet")).known([{"sweet": 1}, None], LabelTable([[0, 0], [0, 0]]))
+        tensor([[nan, 1.],
+                [nan, nan]])
+        """
+        if hasattr(known, "columns"):
+            known = self._columns(known)
+        elif isinstance(known, Sequence) and any(isinstance(row, Mapping) for row in known):
+            known = [self._row(number, row) for number, row in enumerate(known)]
+        return known_values(known, (len(source), len(self.label_names)), self.label_names)
+
+    def _columns(self, frame: Any) -> NDArray[Any]:
+        """Return the columns of a data frame in the order of labels, None for labels that have none."""
+        names = [str(name) for name in frame.columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(f"the known labels have two columns {name!r}; give one")
+            self._check_name(name, "the known labels have a column")
+        values = np.full((len(frame), len(self.label_names)), None, dtype=object)
+        for place, name in enumerate(names):
+            column = frame.iloc[:, place].astype(object)
+            values[:, self.label_names.index(name)] = column.where(~column.isna(), None)
+        return values
+
+    def _row(self, number: int, row: Any) -> list[Any]:
+        if row is not None and not isinstance(row, Mapping):
+            raise DataError(f"row {number} of what is known is {row!r}; give labels and values, or None")
+        for name in row or {}:
+            self._check_name(name, f"row {number}: what is known has a label")
+        return [(row or {}).get(name) for name in self.label_names]
+
+    def _check_name(self, name: Any, what: str) -> None:
+        if name not in self.label_names:
+            raise DataError(f"{what} {name!r}; {did_you_mean(str(name), self.label_names, 'labels are')}")
+
     def named(self, decoded: Tensor, source: Source) -> list[list[str]]:
         return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
 
@@ -144,10 +183,11 @@ class Labels(Output[LabelTable]):
         """Yield CSV: a row's number or name, columns that are kept, its labels, and all probabilities."""
         rows: list[list[Any]] = []
         number = 0
-        for source, relaxed, names, kept in predicted:
+        for part in predicted:
+            source, relaxed, names, kept, _ = part
             if not number:
                 rows.append(self._heading(() if kept is None else kept.names))
-            for index, labels in enumerate(self.named(decoder(relaxed), source)):
+            for index, labels in enumerate(self.named(part.outputs(decoder), source)):
                 values = (f"{value:.6g}" for value in relaxed[index].tolist())
                 copied = () if kept is None else kept.rows[index]
                 row = number if names is None else names[index]

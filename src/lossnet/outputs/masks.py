@@ -18,7 +18,7 @@ from lossnet.data import Crops, MaskData, MaskStack, Pictures, Source, write_mas
 from lossnet.decoding import Decision, Decoder, Threshold, tune_threshold
 from lossnet.energies import Energy, FeatureEnergy, ImageEnergy
 from lossnet.inputs import Arrays, Images, Input, Level, Picture, Schema, State
-from lossnet.outputs.base import Output, Predicted, Ranges, rounded
+from lossnet.outputs.base import Output, Predicted, Ranges, known_values, rounded
 from lossnet.scores import IoU
 from lossnet.settings import Settings
 from lossnet.spaces import Blocks, Field, Mask, Smooth, Space
@@ -78,6 +78,11 @@ class Masks(Output[MaskStack]):
             return start
         return replace(start, threshold=tune_threshold(relaxed.flatten(1), truth.flatten(1), goal=start.goal))
 
+    def known(self, known: Any, source: Source) -> Tensor:
+        """Return what is known of masks, an array ``(n, height, width)``."""
+        assert isinstance(source, Pictures)
+        return known_values(known, (len(source), *source.size))
+
     def units(self, source: Input[Any, Any]) -> int:
         height, width = _images(source).size
         return height * width
@@ -113,9 +118,10 @@ class Masks(Output[MaskStack]):
         if place is None:
             raise ValueError("masks are written as images: give a folder with -o")
         count = 0
-        for source, relaxed, names, _ in predicted:
+        for part in predicted:
+            names = part.names
             place.mkdir(parents=True, exist_ok=True)
-            for index, mask in enumerate(self.named(decoder(relaxed), source)):
+            for index, mask in enumerate(self.named(part.outputs(decoder), part.source)):
                 write_mask(place / f"{count if names is None else names[index]}.png", mask)
                 count += 1
         return f"{count} mask{'s' * (count != 1)} in {place}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from lossnet.data import Sentences, Source, TagColumn, TaggedSentences, TagSet
+from lossnet.data import DataError, Sentences, Source, TagColumn, TaggedSentences, TagSet
 from lossnet.data.schemes import detect, mark
 from lossnet.decoding import Decision, Decoder, Nearest
 from lossnet.energies import Chain, Sum, TagLM
@@ -19,10 +21,18 @@ from lossnet.outputs.base import Output, Predicted, Ranges
 from lossnet.scores import TokenCost, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Tags as TagSpace
+from lossnet.spaces import best_path
 from lossnet.spans import find_spans
+from lossnet.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from lossnet.report.evidence import Evidence, Section, Tell
+
+#: what a prefix of another scheme may be in BIOES
+_BIOES_OF: Mapping[str, Mapping[str, str]] = {
+    "IOB1": {"B": "BS", "I": "BIES"},
+    "IOB2": {"B": "BS", "I": "IE"},
+}
 
 _TOKEN: Schema = {
     "type": "object",
@@ -112,6 +122,68 @@ class Tags(Output[TagColumn]):
     def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:
         return {"word_model_weight": (0.1, 10.0)} if settings.tag_models == "words" else {}
 
+    def known(self, known: Any, source: Source) -> Tensor:
+        """Return what is known of tags: for each sentence, a tag or None for each of its tokens.
+
+        Where tags mark spans, what they do not tell stays open: ``B-PER`` may begin a longer span or be a
+        whole one.
+
+        >>> tags = Tags(TagSet(("O", "B-X", "I-X", "E-X", "S-X"), "IOB2"))
+        >>> tags.known([["B-X", None]], Sentences([["Ann", "Lee"]]))
+        tensor([[[0., nan, 0., 0., nan],
+                 [nan, nan, nan, nan, nan]]])
+        """
+        assert isinstance(source, Sentences)
+        if isinstance(known, str) or not isinstance(known, Sequence) or len(known) != len(source):
+            what = f"what is known of tags has to be a list of {len(source)} lists"
+            raise DataError(f"{what}, with a tag or None for each token")
+        lengths = [len(tokens) for tokens in source.tokens]
+        values = torch.full((len(source), max(lengths, default=0), len(self.names)), torch.nan)
+        for number, (row, length) in enumerate(zip(known, lengths, strict=True)):
+            if row is None:
+                continue
+            if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != length:
+                what = f"row {number}: what is known is {reprlib.repr(row)}"
+                raise DataError(f"{what}; give a tag or None for each of {length} tokens")
+            for place, tag in enumerate(row):
+                if tag is not None:
+                    values[number, place] = self._possible(tag, f"row {number}, token {place}")
+        self._check_possible(values, lengths)
+        return values
+
+    def keeping(self, decoded: Tensor, known: Tensor | None) -> Tensor:
+        return decoded  # probabilities of what is ruled out are 0, and best paths avoid it
+
+    def _possible(self, tag: Any, where: str) -> Tensor:
+        """Return 0 for tags that are ruled out once one is known in the scheme of the training files."""
+        prefix, _, kind = str(tag).partition("-")
+        names = {str(tag)}
+        if self.tag_set.scheme is not None and kind:
+            inside = _BIOES_OF.get(self.tag_set.scheme, {})
+            names = {f"{one}-{kind}" for one in inside.get(prefix, prefix)}
+        possible = [name in names for name in self.names]
+        if not any(possible):
+            hint = did_you_mean(str(tag), self.names, "tags are")
+            raise DataError(f"{where}: the model has no tag {reprlib.repr(tag)}; {hint}")
+        found = torch.where(torch.tensor(possible), torch.nan, 0.0)
+        return torch.where(found.isnan() & (found.isnan().sum() == 1), 1.0, found)
+
+    def _check_possible(self, values: Tensor, lengths: Sequence[int]) -> None:
+        """Raise a DataError for a sentence whose known tags no tags of the scheme go with."""
+        constraints = self._space.constraints()
+        if constraints is None or not values.numel():
+            return
+        real = torch.arange(values.shape[1]) < torch.tensor(lengths).unsqueeze(1)
+        penalties = constraints.penalties(real, torch.float64)
+        ruled_out = torch.where(values == 0, 0.5 * penalties.pairs.min(), 0.0).double()
+        paths = best_path(ruled_out + penalties.tags, penalties.pairs, real)
+        chosen = values.gather(2, paths.unsqueeze(2)).squeeze(2)
+        fine = constraints.hold(paths, real) & ~((chosen == 0) & real).any(1)
+        if not bool(fine.all()):
+            row = int((~fine).nonzero()[0])
+            what = f"row {row}: no tags of the scheme {self.tag_set.scheme} go with what is known"
+            raise DataError(f"{what}; give tags that mark whole spans")
+
     @property
     def goals(self) -> Mapping[str, str]:  # type: ignore[override]
         """Spans, where tags mark any, and single tags."""
@@ -142,8 +214,8 @@ class Tags(Output[TagColumn]):
 
     def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
         """Yield lines of token, tab and tag, and an empty one after each sentence."""
-        for source, relaxed, *_ in predicted:
-            for sentence in self.named(decoder(relaxed), source):
+        for part in predicted:
+            for sentence in self.named(part.outputs(decoder), part.source):
                 yield "".join(f"{token}\t{tag}\n" for token, tag in sentence) + "\n"
 
     answer: ClassVar[Schema] = {"type": "array", "items": _TOKEN}

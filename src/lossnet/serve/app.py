@@ -7,26 +7,29 @@ import hmac
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torch import Tensor
 
 import lossnet
 from lossnet.data.readers.text import Unseen
+from lossnet.decoding import Decoder
 from lossnet.inputs import TooLarge
 from lossnet.model import Model
 from lossnet.serve import pages
 from lossnet.serve.batching import Batcher, Busy
 
-_PATHS = ("/", "/docs", "/predict", "/health", "/metrics", "/openapi.json")
+_PATHS = ("/", "/docs", "/try", "/predict", "/health", "/metrics", "/openapi.json")
 _REFUSALS = {
     400: "not JSON",
     401: "the token is missing or wrong",
@@ -100,10 +103,18 @@ def create_app(
     content = _content("predictions", answers, warnings=warnings)
     predictions = {"description": "the predictions", "content": content}
     questions = {"type": "array", "items": service.question.schema}
+    about = "what is known of each instance's output, null where nothing is; labels by name, 1 or 0"
+    known = {"type": "array", "description": about}
 
     @app.get("/", include_in_schema=False)
     async def home(request: Request) -> HTMLResponse:
         return HTMLResponse(pages.home(model, name, str(request.base_url), token is not None))
+
+    if pages.sets_labels(model):
+
+        @app.get("/try", include_in_schema=False)
+        async def partly() -> HTMLResponse:
+            return HTMLResponse(pages.partly(model, name, token is not None))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
@@ -113,7 +124,9 @@ def create_app(
     app.post(
         "/predict",
         dependencies=guards,
-        openapi_extra={"requestBody": {"required": True, "content": _content("instances", questions)}},
+        openapi_extra={
+            "requestBody": {"required": True, "content": _content("instances", questions, known=known)}
+        },
         responses={**_refusals(_REFUSALS), 200: predictions},
     )(service.predict)
     app.get("/metrics", dependencies=guards, response_class=Response)(service.show_metrics)
@@ -199,13 +212,16 @@ class _Service:
             given = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"not JSON ({error})") from None
-        if not isinstance(given, dict) or set(given) != {"instances"}:
+        if not isinstance(given, dict) or not {"instances"} <= set(given) <= {"instances", "known"}:
             raise HTTPException(422, 'ask as {"instances": [...]}')
         instances, most = given["instances"], self.limits.instances
         if not isinstance(instances, list):
             raise HTTPException(422, "instances must be an array")
         if len(instances) > most:
             raise HTTPException(413, f"{len(instances)} instances; a request may have {most}")
+        parts = given.get("known", [None] * len(instances))
+        if not isinstance(parts, list) or len(parts) != len(instances):
+            raise HTTPException(422, "known must be an array with an entry for each instance, or null")
         task, items, total, unseen = self.model.task, [], 0, Unseen()
         searched = "energy" in self.model.method.predictors
         for place, instance in enumerate(instances):
@@ -217,12 +233,25 @@ class _Service:
             except ValueError as error:
                 status = 413 if isinstance(error, TooLarge) else 422
                 raise HTTPException(status, f"instances[{place}]: {error}") from None
-            items.append(item)
+            items.append((item, self._known(parts[place], item, place)))
             total += task.input.cost(item)
             if total > self.question.most:
                 limit = f"{self.question.most} {self.question.unit}"
                 raise HTTPException(413, f"the instances together have more than {limit}")
         return items, total, unseen
+
+    def _known(self, given: Any, item: Any, place: int) -> Tensor | None:
+        """Return what a request knows of an instance's output, ``(*event)``."""
+        if given is None:
+            return None
+        try:
+            if self.model.conditional is None:
+                what = "this model cannot use what is known of outputs"
+                raise ValueError(f"{what}; train it with --conditional auto")
+            task = self.model.task
+            return task.output.known([given], task.input.collate([item]))[0]
+        except ValueError as error:
+            raise HTTPException(422, f"known[{place}]: {error}") from None
 
     async def _submit(self, items: list[Any], cost: int) -> list[Any]:
         assert self._batcher is not None
@@ -240,17 +269,37 @@ class _Service:
         """Return the model's predictions, in the order of items."""
         answers: list[Any] = [None] * len(items)
         task = self.model.task
-        for places in task.input.groups(items):
-            group = [items[place] for place in places]
+        for places in task.input.groups([item for item, _ in items]):
+            group = [items[place][0] for place in places]
             data = task.prepare_inputs(task.input.collate(group))
-            relaxed, _ = self.model.probabilities(data)
+            relaxed, decoded = self.model.outputs(
+                data, known=_together([items[place][1] for place in places])
+            )
             if not relaxed.isfinite().all():
                 advice = "give inputs such as it was trained on, none missing"
                 raise ValueError(f"the model has no finite answer; {advice}")
-            predictions = task.output.answers(relaxed, self.model.decoder(), data.source, group)
+            predictions = task.output.answers(relaxed, _as_decoded(decoded), data.source, group)
             for place, answer in zip(places, predictions, strict=True):
                 answers[place] = answer
         return answers
+
+
+def _as_decoded(decoded: Tensor) -> Decoder:
+    """Return a decoder of outputs that are decoded already."""
+    return lambda relaxed: decoded
+
+
+def _together(known: Sequence[Tensor | None]) -> Tensor | None:
+    """Return what is known of several outputs as one tensor, NaN where nothing is."""
+    given = [part for part in known if part is not None]
+    if not given:
+        return None
+    sizes = [max(sizes) for sizes in zip(*(part.shape for part in given), strict=True)]
+    whole = torch.full((len(known), *sizes), torch.nan)
+    for row, part in zip(whole, known, strict=True):
+        if part is not None:
+            row[tuple(map(slice, part.shape))] = part
+    return whole
 
 
 def _measured(app: ASGIApp, service: _Service) -> ASGIApp:

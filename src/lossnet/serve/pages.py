@@ -14,9 +14,11 @@ from typing import Any
 import lossnet
 from lossnet.build import names_title
 from lossnet.model import Model
+from lossnet.outputs import Labels
 
 #: labels and columns that a page names, and characters of an example on a command line
 _MOST_NAMES, _MOST_CHARACTERS = 50, 2000
+_SET_LABELS = '<a href="try">set labels</a> '
 
 
 def home(model: Model, name: str, address: str, guarded: bool) -> str:
@@ -27,8 +29,8 @@ def home(model: Model, name: str, address: str, guarded: bool) -> str:
     parts = [
         f"<h1>{escape(name or model.task.title)}</h1>",
         f"<p>{escape(about)}</p>",
-        '<nav><a href="docs">try it</a> <a href="health">health</a> <a href="metrics">metrics</a> '
-        '<a href="openapi.json">OpenAPI</a></nav>',
+        f'<nav>{_SET_LABELS * sets_labels(model)}<a href="docs">try it</a> <a href="health">health</a> '
+        '<a href="metrics">metrics</a> <a href="openapi.json">OpenAPI</a></nav>',
     ]
     if names:
         parts += ["<h2>What it predicts</h2>", f"<p>{_some(names)}</p>"]
@@ -52,6 +54,47 @@ def home(model: Model, name: str, address: str, guarded: bool) -> str:
     command = " \\\n  ".join(lines)
     parts += ["<h2>Ask it</h2>", before, f'<pre class="wrap">{escape(command)}</pre>']
     return _document(name or "Lossnet", parts)
+
+
+def sets_labels(model: Model) -> bool:
+    """Whether labels of a model can be set and ruled out on a page."""
+    return model.conditional is not None and isinstance(model.task.output, Labels)
+
+
+def partly(model: Model, name: str, guarded: bool) -> str:
+    """Return the page on which labels are set or ruled out, and the chances of the others move at once."""
+    from lossnet.report.draw import pixel_places
+
+    sample = model.task.input.sample()
+    given = escape(json.dumps(sample, ensure_ascii=False))
+    token = (
+        '<label for="token">Token</label><input id="token" name="token" type="password" autocomplete="off">'
+    )
+    places = pixel_places(model.label_names)
+    kind = "labels" if places is None else "labels pixels"
+    top, left = (0, 0) if places is None else map(min, zip(*places, strict=True))
+    buttons = []
+    for number, label in enumerate(model.label_names):
+        at = ""
+        if places is not None:
+            row, column = places[number]
+            at = f' style="grid-area: {row - top + 1} / {column - left + 1}"'
+        text = escape(label)
+        buttons.append(
+            f'<button type="button" data-label="{text}" data-state="open"{at}>{text} '
+            "<output></output></button>"
+        )
+    parts = [
+        f"<h1>{escape(name or model.task.title)}</h1>",
+        "<p>Click a label once if it is there, twice if it is not, three times to leave it open.</p>",
+        '<nav><a href=".">about the model</a> <a href="docs">requests</a></nav>',
+        f'<div class="{kind}">{"".join(buttons)}</div>',
+        '<p id="said" role="status"></p><button type="button" id="open">Leave all open</button>',
+        f'<form>{token * guarded}<label for="request">Instance</label>',
+        f'<textarea id="request" name="request" rows="6" spellcheck="false">{given}</textarea>',
+        "<button>Predict</button></form>",
+    ]
+    return _document(name or "Lossnet", parts, script="try.js")
 
 
 def docs(model: Model, openapi: Mapping[str, Any], guarded: bool) -> str:
