@@ -166,7 +166,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         labelled = (truth.sum(1) > 0).numpy()
         if not labelled.any():
             raise ValueError("no instance has a true label: F1 is undefined")
-        known, decoded = data.target.known(np.arange(len(data))), self._decoded(data).float()
+        known = data.target.known(np.arange(len(data)))
+        decoded = self._decoded(data.without_target()).float()  # as `predict` decodes
         decoded = decoded if known is None else decoded * known
         f1 = F1()(decoded.unsqueeze(1), truth).squeeze(1).numpy()
         weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
