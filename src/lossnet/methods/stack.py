@@ -44,7 +44,6 @@ class Folds(Method):
 
     predictors: tuple[str, ...] = ("members",)
     feed_forward = True
-    partly_known = True
 
     def __init__(self, members: Sequence[nn.Module], space: Space) -> None:
         super().__init__()
@@ -108,6 +107,7 @@ class Stack(Folds):
     """
 
     predictors: tuple[str, ...] = ("members", "correction")
+    partly_known = True
 
     def __init__(self, members: Sequence[nn.Module], space: MultiLabel) -> None:
         super().__init__(members, space)
