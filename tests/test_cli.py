@@ -313,6 +313,7 @@ def test_there_is_a_flag_for_every_setting(captured):
         value |= {"energy_limits": "false", "last_layer_dropout": "false", "output_bias": "false"}
         value |= {"global_bias": "true", "schedule": "grouped", "regression_term": "energy"}
         value |= {"margin_cost": "manhattan", "conditional": "auto"}
+        value |= {"energy_words": "false", "word_dropout": "0.7"}
         given = value.get(field.name, "3")
         assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0
         assert getattr(captured[-1].settings, field.name) != field.default
@@ -465,7 +466,7 @@ def test_columns_that_cannot_be_kept(trained, tmp_path, capsys):
         ([file, "--keep", "lenth"], "there is no column 'lenth'; did you mean length?"),
         ([file, "--keep", "label_a"], "the column 'label_a' to keep is called like one of the predictions"),
         ([file, "--keep", "age", "age"], "a column is given twice"),
-        ([arff, "--keep", "age"], "columns are kept of CSV, TSV and Parquet files"),
+        ([arff, "--keep", "age"], "CSV, TSV and Parquet files have columns; leave --keep out"),
         (["--text", "hello", "--keep", "age"], "are for a file, not for --text"),
     ):
         assert message in failed(["predict", trained, *given], capsys)
@@ -674,7 +675,7 @@ ERRORS = [
     (["train", "d", "--batch=9"], "for --batch, did you mean --batch-size?"),
     (["train", "d", "--lables", "a"], "for --lables, did you mean --labels"),
     (["train", "d", "-epochs", "3"], "for -epochs, did you mean --epochs?"),
-    (["train", "d", "--dropout", "0.3"], "--task-dropout or --energy-dropout"),
+    (["train", "d", "--dropout", "0.3"], "--word-dropout or --task-dropout"),
     (["train", "d", "--xyzzy"], "'lossnet train --help all' lists all flags"),
     (["predict", "m", "--xyzzy"], "'lossnet predict --help' lists all flags"),
     (["train", "--labels", "a", "b.csv"], "required: data (before flags that take several values"),

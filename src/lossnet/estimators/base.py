@@ -320,7 +320,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
         with self._threads():
             device, given = find_device(self.device), self._known(known, data)
-            predictor = self._predictor()
+            predictor = replace(self._predictor(), decision=self.model_.decision)
             return predictor.outputs(data, decode or self.decode, device, given, rules, facts)[1].cpu()
 
     def _read(self, x: Any) -> Examples:
