@@ -5,6 +5,7 @@
 ``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``energies``       ways in which an energy could teach more, each beside its control, on five sets
+``few-labels``     rules, mean teachers and labels known in part, on digits, bibtex and expr_fun
 ``hypergradient``  implicit gradients against betty and TorchOpt: the same answer, time and memory
 ``implicit``       each objective without and with the implicit term, on four sets (UAI Table 5)
 ``known``          labels that are known when predicting, whole sets, and planted errors, on seven sets

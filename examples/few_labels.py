@@ -35,7 +35,6 @@ tagger = SequenceTagger(
 )
 tagger.set_params(validation_fraction=0)  # two sentences leave none to validate with
 tagger.fit(sentences[:200], [*tags[:2], *[None] * 198], rules=rules)
-right = np.mean(
-    [list(a) == list(b) for a, b in zip(tagger.predict(sentences[200:]), tags[200:], strict=True)]
-)
+pairs = zip(tagger.predict(sentences[200:]), tags[200:], strict=True)
+right = np.mean([list(predicted) == list(true) for predicted, true in pairs])
 print(f"sentences right as a whole: {right:.2f}")

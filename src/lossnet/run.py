@@ -529,7 +529,7 @@ def parts_of(run: Run) -> dict[str, str | None]:
 def columns_of(data: Loaded) -> dict[str, Any] | None:
     """Return the names of a table's columns that are used, and the reasons why others are dropped.
 
-    >>> import pandas
+    >>> import pandas, warnings
     >>> films = pandas.DataFrame({"length": range(60, 90), "empty": None, "short": [1] * 10 + [0] * 20})
     >>> with warnings.catch_warnings(action="ignore"):
     ...     columns_of(load_data("films", data=films, labels=["short"]))

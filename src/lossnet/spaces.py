@@ -469,7 +469,7 @@ class Tags(Space):
 
         >>> y = F.one_hot(torch.zeros(1, 6, dtype=torch.long), 3).float()
         >>> torch.manual_seed(2) and Tags(3).moves(y, 2).argmax(-1)
-        tensor([[[0, 0, 1, 1, 0, 0],
+        tensor([[[0, 0, 0, 2, 2, 0],
                  [0, 0, 0, 0, 0, 0]]])
         """
         begins = torch.ones_like(y[..., 0], dtype=torch.bool) if breaks is None else breaks.to(y.device)

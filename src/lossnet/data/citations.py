@@ -23,6 +23,7 @@ def read_citations(paths: Sequence[AnyPath]) -> tuple[TaggedSentences, Split]:
 
     Of fifty references in turn, fifteen test, two validate and the others train.
 
+    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "references.txt")
