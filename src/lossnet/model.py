@@ -402,7 +402,7 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             raise ModelError(f"{what}; give it again: lossnet.load(folder, {part}=…)")
     task = Task.from_state(content, kept, own)
     members = tuple(
-        ((str(one["names"][0]), str(one["names"][1])), Settings.of(one["settings"]))
+        (_method_and_loss(one["names"]), Settings.of(one["settings"]))
         for one in content.get("members", ())[:_MOST_MEMBERS]
     )
     with torch.device("meta"):
@@ -428,6 +428,13 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
         delattr(method, name)
     engine = None if only is not None else _engine_of(content, task, settings, files)
     return Model(method, names, settings, task, *_chosen(content, method.space), members, engine)
+
+
+def _method_and_loss(names: Any) -> tuple[str, str]:
+    """Return the names of a member's method and loss."""
+    if not isinstance(names, list) or len(names) != 2:
+        raise ModelError("a member of a blend needs the names of a method and a loss")
+    return str(names[0]), str(names[1])
 
 
 def _engine_of(
