@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -17,6 +16,7 @@ from lossnet.data import Dataset
 from lossnet.energies import Ancestors, Rule, RuleError, listed
 from lossnet.energies.rules import ROUNDING, check_rules
 from lossnet.spaces import Batch, Mask, MultiLabel, Space, Tags
+from lossnet.warn import warn
 
 __all__ = ["UnderRules"]
 
@@ -92,7 +92,7 @@ class UnderRules:
             named = ", ".join(unkept[:_NAMED]) + f" and {len(unkept) - _NAMED} more" * (len(unkept) > _NAMED)
             where = f"row{'s' * (len(unkept) > 1)} {named}"
             what = f"no output that was tried keeps the hard rules on {where}"
-            warnings.warn(f"{what}; the nearest is given: do rules or facts disagree?", stacklevel=3)
+            warn(f"{what}; the nearest is given: do rules or facts disagree?")
         return outputs
 
     def _terms(self, batch: Batch) -> list[tuple[Rule, Any]]:

@@ -1,4 +1,4 @@
-"""What is likely of an output once a part of it is known: ``P(y | x, part of y)``.
+"""Predictions of an output of which a part is known: ``P(y | x, part of y)``.
 
 What is known is a tensor like the output, ``(batch, *event)``: 1 and 0 where a value is known to be so, NaN
 where nothing is known.  One engine is a network that reads it beside the input, the other an energy of what

@@ -1,4 +1,4 @@
-"""What is known of outputs: drawn for training, and put into predictions."""
+"""Known parts of outputs: drawn for training, and put into predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we know of references, as rules about Cora's thirteen fields.
+"""Rules of references, about Cora's thirteen fields.
 
 Written from what references look like; the weights are guesses.  Of their labels, only those of references
 that train or validate were looked at, with ``lossnet rules check``.

@@ -1,4 +1,4 @@
-"""What a person knows of tags: rules about tokens, neighbours and whole fields.
+"""Written knowledge of tags: rules about tokens, neighbours and whole fields.
 
 These rules read sentences as they are written, and name tags as files do.  Both are in `TokenFacts`, which is
 the fact ``tokens`` of a batch of sentences.  A *field* is a run of tokens that share a tag.  Patterns are
