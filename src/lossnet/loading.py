@@ -240,7 +240,7 @@ def _collected(
     """Return the instances with labels, and those without, if there are any."""
     if hasattr(data, "columns"):
         if facts:
-            own = facts_of(frame_columns(data[list(facts)]))
+            own = facts_of(facts, zip(*frame_columns(data[list(facts)]).values(), strict=True))
             inputs, _ = _collected(data.drop(columns=list(facts)), labels, words, None)
             return inputs.with_facts(own), None
         return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels)), None

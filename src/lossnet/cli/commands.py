@@ -347,17 +347,22 @@ def predict(options: Namespace) -> None:
       lossnet predict runs/b0 input.arff -o out.csv
       lossnet predict runs/mine new.csv --keep id title -o out.csv
       lossnet predict runs/mine partly.csv --known drama comedy    # trained with --conditional auto
+      lossnet predict runs/mine new.csv --rules rules.py --facts total
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
     from lossnet.outputs import Predicted
+    from lossnet.own import read_rules
 
     model = _loaded(options)
     task = model.task
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
-    if options.text is not None and (options.keep or options.known or options.encoding):
-        raise ValueError("--keep, --known and --encoding are for a file, not for --text")
+    if options.text is not None and (options.keep or options.known or options.facts or options.encoding):
+        raise ValueError("--keep, --known, --facts and --encoding are for a file, not for --text")
+    if options.facts and options.rules is None:
+        raise ValueError("--facts are what rules read; give a file of rules too, --rules FILE")
+    rules = () if options.rules is None else read_rules(options.rules)
     decode = options.decode or None
     decoder = model.decoder(decode)
     if options.text is not None:
@@ -367,13 +372,19 @@ def predict(options: Namespace) -> None:
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
-        relaxed, decoded = model.outputs(examples, decode)
+        relaxed, decoded = model.outputs(examples, decode, rules=rules)
         predicted = iter([Predicted(examples.source, relaxed, decoded=decoded)])
     else:
         _check_not_over(options.input, options.output)
-        keep, known = options.keep or (), options.known or ()
         predicted = stream.predict(
-            model, options.input, encoding=options.encoding, keep=keep, known=known, decode=decode
+            model,
+            options.input,
+            encoding=options.encoding,
+            keep=options.keep or (),
+            known=options.known or (),
+            decode=decode,
+            rules=rules,
+            facts=options.facts or (),
         )
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:
