@@ -262,7 +262,7 @@ def _collected(
     have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
     lack = lack.numbered(np.flatnonzero(~known))
     if told:
-        of_rows = Facts(told[0])
+        of_rows = Facts(told[0]).of_each(len(known))
         have = have.with_facts(of_rows.take(np.flatnonzero(known)))
         lack = lack.with_facts(of_rows.take(np.flatnonzero(~known)))
     return have, lack

@@ -143,12 +143,27 @@ def test_what_is_wrong_with_a_rule_is_said():
         rule(weight=-1.0)(lambda x, y, facts: y.sum(-1))
     with pytest.raises(ValueError, match="rule sums_to reads facts of each instance, and there are none"):
         sums_to()(X, EVERY)
-    with pytest.raises(ValueError, match="there are total, may: name one"):
+    with pytest.raises(
+        ValueError, match="reads one fact of each instance, and there are total, may: name it"
+    ):
         sums_to().at(X, FACTS)(EVERY)
-    with pytest.raises(ValueError, match="reads the fact 'sum'; there are total, may"):
+    with pytest.raises(ValueError, match="reads the fact 'sum', which is not there; there are total, may"):
         sums_to(fact="sum").at(X, FACTS)(EVERY)
     with pytest.raises(ValueError, match="2 values for 4 labels"):
         sums_to([1, 2]).at(X, TOTALS)(EVERY)
+    with pytest.raises(
+        ValueError, match=r"a row of 4 zeros and ones of each instance, not facts of the shape \(3,\)"
+    ):
+        allowed().at(X, TOTALS)(EVERY)
+    with pytest.raises(ValueError, match="rule smooth is for masks"):
+        smooth()(X, EVERY)
+    with pytest.raises(TypeError, match=r"name what it is: rule\(weight=2.0\)"):
+        rule(2.0)
+
+
+def test_a_single_fact_needs_no_name():
+    for facts in (TOTALS, {"total": TOTALS}, {"total": TOTALS, "tokens": object()}):
+        assert torch.equal(sums_to().at(X, facts)(EVERY), sums_to().at(X, TOTALS)(EVERY))
 
 
 @pytest.mark.parametrize(

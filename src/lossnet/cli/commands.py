@@ -527,7 +527,8 @@ def rules(options: Namespace) -> None:
     for one in checked:
         if one.weight == float("inf") and one.wrong is not None:
             count = one.labelled - one.right
-            print(f"lossnet: {one.name} is hard, and wrong for {count} of {one.labelled}; give it a weight")
+            advice = "correct it, or give it a weight"
+            print(f"lossnet: {one.name} is hard, and wrong for {count} of {one.labelled}; {advice}")
 
 
 def structure(options: Namespace) -> None:

@@ -13,6 +13,7 @@ import numbers
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -20,6 +21,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain, combinations
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -189,7 +191,15 @@ class Rule(Energy):
             for_what = "" if row is not None else f" for {len(y)} instances of {y.shape[1]} candidates"
             why = "; make it faster, or give it more time: seconds=…"
             return RuleError(self.name, f"takes longer than {self.seconds:g} s{for_what}", row, why)
-        return RuleError(self.name, f"raises {type(error).__name__}", row, f": {error}")
+        return RuleError(self.name, f"raises {type(error).__name__}", row, f": {error}{self._line(error)}")
+
+    def _line(self, error: BaseException) -> str:
+        """Return the line of a function of the user's own at which it failed, for a message."""
+        code = getattr(self.penalties, "__code__", None)
+        own = code is not None and not str(getattr(self.penalties, "__module__", "")).startswith("lossnet.")
+        frames = traceback.walk_tb(error.__traceback__) if own else ()
+        lines = [number for frame, number in frames if frame.f_code is code]
+        return f" ({Path(code.co_filename).name}, line {lines[-1]})" if code is not None and lines else ""
 
     def _culprit(self, error: BaseException, encoded: tuple[Tree, Any], y: Tensor) -> int | None:
         """Return the first instance on which the function alone fails in the same way, if there is one."""
@@ -253,6 +263,8 @@ def columns_of(
     places = {name: place for place, name in enumerate(names)}
     columns = []
     for label in labels:
+        if not names:
+            raise RuleError(rule, f"is about {what} {label!r}, and these outputs have no {what}s")
         if isinstance(label, str) and label not in places:
             why = f"; {did_you_mean(label, names, f'{what}s are')}"
             raise RuleError(rule, f"is about {label!r}, which is no {what}", why=why)
@@ -264,6 +276,8 @@ def columns_of(
 
 def check_rules(rules: Iterable[Any]) -> None:
     """Raise a TypeError for what is no rule."""
+    if isinstance(rules, Rule):
+        raise TypeError(f"rules are {rules.name} alone; give a list, rules=[…]")
     for one in rules:
         if not isinstance(one, Rule):
             what = f"{one!r} is no rule; decorate a function with lossnet.rule"
@@ -359,6 +373,10 @@ def rule(
         name = getattr(function, "__name__", "rule")
         return Rule(function, weight, name, each=each, seconds=seconds, labels=labels)
 
+    if function is not None and not callable(function):
+        raise TypeError(
+            f"rule is given {function!r} in place of a function; name what it is: rule(weight=2.0)"
+        )
     return made if function is None else made(function)
 
 
@@ -585,6 +603,9 @@ def allowed(fact: str | None = None, weight: float = math.inf) -> Rule:
 
     def penalties(x: Any, y: Tensor, facts: Any) -> Tensor:
         may = fact_of("allowed", facts, fact, y)
+        if may.shape != (len(y), y.shape[-1]):
+            what = f"reads a row of {y.shape[-1]} zeros and ones of each instance"
+            raise RuleError("allowed", f"{what}, not facts of the shape {tuple(may.shape)}")
         return (y * (1 - may.nan_to_num(1)).unsqueeze(1)).sum(-1)
 
     return Rule(penalties, weight, "allowed")
@@ -609,14 +630,18 @@ def _of_two(
 
 
 def fact_of(rule: str, facts: Any, name: str | None, like: Tensor) -> Tensor:
-    """Return the facts, or those of a name, as numbers like others."""
-    if name is not None and not isinstance(facts, Tensor) and facts is not None:
-        if name not in facts:
-            raise RuleError(rule, f"reads the fact {name!r}; there are {', '.join(facts)}")
-        facts = facts[name]
+    """Return the facts as numbers like others: those of a name or, without one, the only ones there are."""
+    if isinstance(facts, Mapping):
+        facts = {key: value for key, value in facts.items() if isinstance(value, Tensor)}
+        if name is not None and name not in facts:
+            raise RuleError(rule, f"reads the fact {name!r}, which is not there; {did_you_mean(name, facts)}")
+        if name is None and len(facts) > 1:
+            what = f"reads one fact of each instance, and there are {', '.join(facts)}"
+            raise RuleError(rule, what, why=": name it, fact=…")
+        facts = facts[name] if name is not None else next(iter(facts.values()), None)
     if not isinstance(facts, Tensor):
-        what = "there are none" if facts is None else f"there are {', '.join(facts)}: name one, fact=…"
-        raise RuleError(rule, f"reads facts of each instance, and {what}")
+        why = ": give facts=…, or name columns of a table (--facts)"
+        raise RuleError(rule, "reads facts of each instance, and there are none", why=why)
     return facts.to(like.dtype)
 
 
@@ -633,12 +658,13 @@ def listed(labels: int, rules: Iterable[Rule], most: int = 4096) -> Tensor | Non
     >>> listed(40, [at_least(3)]) is None
     True
     """
-    bounds = [rule.sizes for rule in rules if rule.hard and rule.sizes is not None]
-    low = max((few for few, _ in bounds), default=0)
-    high = min((many for _, many in bounds if many is not None), default=labels)
+    bounds = {rule.name: rule.sizes for rule in rules if rule.hard and rule.sizes is not None}
+    low = max((few for few, _ in bounds.values()), default=0)
+    high = min((many for _, many in bounds.values() if many is not None), default=labels)
     sizes = range(low, min(high, labels) + 1)
     if not sizes:
-        raise ValueError(f"no set of {labels} labels keeps all hard rules: they ask for {low} to {high}")
+        what = f"no set of {labels} labels keeps all hard rules ({', '.join(bounds)})"
+        raise ValueError(f"{what}; correct them, or give some a weight")
     if sum(math.comb(labels, size) for size in sizes) > most:
         return None
     rows = [chosen for size in sizes for chosen in combinations(range(labels), size)]

@@ -128,17 +128,17 @@ def read_parquet(
 
 
 def read_facts(path: AnyPath, names: Sequence[str], encoding: str = "utf-8") -> Facts:
-    """Read columns of numbers that are known of each row, for rules; an empty cell is what is not known.
+    """Read columns of numbers that are known of each row, for rules: facts by the columns' names.
 
-    A single column is the facts, several are facts by their names.
+    An empty cell is what is not known.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "films.csv")
     ...     _ = path.write_text("length,total\\n90,3\\n,\\n")
-    ...     read_facts(path, ["total"]).arrays[""]
-    array([ 3., nan], dtype=float32)
+    ...     read_facts(path, ["total"]).arrays
+    {'total': array([ 3., nan], dtype=float32)}
     """
     return facts_of(names, stream_cells(path, names, _ROWS, encoding), fspath(path))
 
@@ -155,8 +155,7 @@ def facts_of(
                 what = f"row {row} has {cell!r} in the column of facts {name!r}"
                 raise DataError(f"{what}; write a number, or nothing where it is not known", path)
             known[name].append(np.nan if lacks else number(str(cell)))
-    (values, *others) = known.values()
-    return Facts(known if others else values)
+    return Facts(known)
 
 
 def frame_columns(frame: Any) -> dict[str, list[Any]]:
