@@ -222,7 +222,7 @@ def changes_after(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
     def costs(text: tuple[str, ...], tags: tuple[str, ...]) -> tuple[None, Tensor]:
         return None, _at_changes(~_matches(pattern, text)[:-1], len(tags))
 
-    return ChainRule(costs, weight, f"changes_after({pattern!r})")
+    return ChainRule(costs, weight, f"changes_after('{pattern}')")
 
 
 def never_begins(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
@@ -236,7 +236,7 @@ def never_begins(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
     def costs(text: tuple[str, ...], tags: tuple[str, ...]) -> tuple[None, Tensor]:
         return None, _at_changes(_matches(pattern, text)[1:], len(tags))
 
-    return ChainRule(costs, weight, f"never_begins({pattern!r})")
+    return ChainRule(costs, weight, f"never_begins('{pattern}')")
 
 
 def bio(weight: float = float("inf")) -> ChainRule:
@@ -376,7 +376,7 @@ def _token_rule(
 ) -> ChainRule:
     """Return a rule that makes matching tokens pay for their tag, whether it is one of some or another."""
     _compiled(pattern)
-    name = f"{word}({pattern!r}, {', '.join(tags)})"
+    name = f"{word}('{pattern}', {', '.join(tags)})"
 
     def costs(text: tuple[str, ...], names: tuple[str, ...]) -> tuple[Tensor | None, None]:
         matched = _matches(pattern, text)
