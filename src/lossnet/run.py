@@ -369,9 +369,6 @@ def fit(
             )
         run = dataclasses.replace(run, settings=settled(run)[2], recipe=None, changes={})
         return auto.choose(run, data, lambda member, part, own: fit(member, part, own), weights)
-    if run.own.rules and not METHODS[method].rules:
-        able = ", ".join(name for name, spec in METHODS.items() if spec.rules)
-        raise ValueError(f"method {method} does not learn from rules; leave them out, or name one of {able}")
     device = find_device(run.device)
     model = new_model(run, data)
     _check_known(model, data)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -301,6 +302,11 @@ def test_a_batch_that_takes_too_long_as_a_whole_is_named_as_such():
     made = rule(seconds=0.05)(lambda x, y, facts: time.sleep(0.03 * len(y)) or y.sum(-1))
     with pytest.raises(RuleError, match=r"takes longer than 0\.05 s for 3 instances of 16 candidates"):
         made(X, EVERY)
+
+
+def test_errors_go_from_process_to_process():
+    error = pickle.loads(pickle.dumps(RuleError("mine", "gives NaN", 3, "; why")))
+    assert str(error.among([5, 6, 7, 8])) == "rule mine gives NaN on row 8; why"
 
 
 def test_outside_of_the_main_thread_time_is_looked_at_afterwards():

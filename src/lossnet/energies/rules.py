@@ -55,6 +55,10 @@ class RuleError(ValueError):
         where = "" if row is None else f" on row {row}"
         super().__init__(f"rule {rule} {what}{where}{why}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how to make it again, in the process that waits for one that failed."""
+        return RuleError, (self.rule, self.what, self.row, self.why)
+
     def among(self, rows: Any) -> RuleError:
         """Return the error with another number for its instance, that which ``rows`` has for it."""
         row = None if self.row is None or rows is None else int(rows[self.row])
