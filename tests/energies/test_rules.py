@@ -380,10 +380,16 @@ def test_labels_that_do_not_exist_are_said(made, complaint):
 
 
 def test_numbers_beyond_the_last_label_are_said():
-    with pytest.raises(RuleError, match=r"rule implies\(0, 4\) is about label 4 of 4, from 0"):
+    with pytest.raises(RuleError, match=r"rule implies\(0, 4\) is about label 4 of 4, counted from 0"):
         implies(0, 4)(X, EVERY)
     with pytest.raises(RuleError, match="these outputs have no names"):
         ancestors({"cat": "animal"})(X, EVERY)
+
+
+def test_no_labels_are_no_rule_but_an_empty_taxonomy():
+    with pytest.raises(ValueError, match=r"rule exactly\(1\) of \[\]: it is about no label"):
+        exactly(1, [])
+    assert (ancestors({}).for_outputs(NAMES)(X, EVERY) == 0).all()
 
 
 def test_a_taxonomy_is_a_mapping_or_a_table():

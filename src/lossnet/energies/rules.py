@@ -110,6 +110,8 @@ class Rule(Energy):
         self.penalties, self.weight, self.name, self.sizes = penalties, weight, name, sizes
         self.each, self.seconds = each, seconds
         self.labels = None if labels is None else _several(labels)
+        if self.labels == ():
+            raise ValueError(f"rule {name}: it is about no label; name some, or leave labels= out")
         self._remembered: dict[bytes, float] = {}
 
     @property
@@ -157,9 +159,10 @@ class Rule(Energy):
         tensor([[3.]])
         """
         if self.labels is not None:
-            if max(self.columns, default=0) >= y.shape[-1]:
-                raise RuleError(self.name, f"is about label {max(self.columns)} of {y.shape[-1]}, from 0")
-            y = y[..., self.columns]
+            columns, every = self.columns, y.unbind(-1)
+            if max(columns) >= len(every):
+                raise RuleError(self.name, f"is about label {max(columns)} of {len(every)}, counted from 0")
+            y = torch.stack([every[column] for column in columns], -1)
         given = self._one_by_one(encoded, y) if self.each else self._at_once(encoded, y)
         penalties = torch.as_tensor(given, device=y.device) if isinstance(given, np.ndarray) else given
         if not isinstance(penalties, Tensor) or penalties.shape != y.shape[:2]:
@@ -200,10 +203,11 @@ class Rule(Energy):
     def _line(self, error: BaseException) -> str:
         """Return the line of a function of the user's own at which it failed, for a message."""
         code = getattr(self.penalties, "__code__", None)
-        own = code is not None and not str(getattr(self.penalties, "__module__", "")).startswith("lossnet.")
-        frames = traceback.walk_tb(error.__traceback__) if own else ()
+        if code is None or self.penalties.__module__.startswith("lossnet."):
+            return ""
+        frames = traceback.walk_tb(error.__traceback__)
         lines = [number for frame, number in frames if frame.f_code is code]
-        return f" ({Path(code.co_filename).name}, line {lines[-1]})" if code is not None and lines else ""
+        return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
 
     def _culprit(self, error: BaseException, encoded: tuple[Tree, Any], y: Tensor) -> int | None:
         """Return the first instance on which the function alone fails in the same way, if there is one."""
@@ -456,11 +460,12 @@ class Ancestors(Rule):
             lambda x, y, facts: (y[..., below] * (1 - y[..., above])).sum(-1),
             weight,
             "ancestors",
-            labels=places,
+            labels=places or None,
         )
 
     def for_outputs(self, names: Sequence[str]) -> Ancestors:
-        assert self.labels is not None
+        if self.labels is None:
+            return self
         number = dict(zip(self.labels, columns_of(self.name, self.labels, names), strict=True))
         parents = {number[label]: [number[one] for one in over] for label, over in self.parents.items()}
         return Ancestors(parents, self.weight)
@@ -662,12 +667,12 @@ def listed(labels: int, rules: Iterable[Rule], most: int = 4096) -> Tensor | Non
     >>> listed(40, [at_least(3)]) is None
     True
     """
-    bounds = {rule.name: rule.sizes for rule in rules if rule.hard and rule.sizes is not None}
-    low = max((few for few, _ in bounds.values()), default=0)
-    high = min((many for _, many in bounds.values() if many is not None), default=labels)
+    bounds = [(rule.name, *rule.sizes) for rule in rules if rule.hard and rule.sizes is not None]
+    low = max((few for _, few, _ in bounds), default=0)
+    high = min((many for _, _, many in bounds if many is not None), default=labels)
     sizes = range(low, min(high, labels) + 1)
     if not sizes:
-        what = f"no set of {labels} labels keeps all hard rules ({', '.join(bounds)})"
+        what = f"no set of {labels} labels keeps all hard rules ({', '.join(name for name, _, _ in bounds)})"
         raise ValueError(f"{what}; correct them, or give some a weight")
     if sum(math.comb(labels, size) for size in sizes) > most:
         return None
