@@ -297,6 +297,34 @@ def test_rules_and_facts_in_parts(labels, tmp_path, monkeypatch, capsys):
     assert "row 31 has 'thirty' in the column of facts 'number'" in said
 
 
+def test_rules_of_sentences_on_the_command_line(tmp_path, capsys):
+    tagger_of().save(tmp_path / "run")
+    rules = tmp_path / "rules.py"
+    given = ["predict", str(tmp_path / "run"), "--text", "Ann saw Bo\n\nBo saw Ann", "--rules", str(rules)]
+    rules.write_text("from lossnet.energies import suggests\nverb = suggests('saw', 'V', weight=99)\n")
+    rules.write_text(rules.read_text() + "noun = suggests('Ann|Bo', 'N', weight=99)")
+    assert main(given) == 0
+    assert capsys.readouterr().out.split() == [
+        "Ann",
+        "N",
+        "saw",
+        "V",
+        "Bo",
+        "N",
+        "Bo",
+        "N",
+        "saw",
+        "V",
+        "Ann",
+        "N",
+    ]
+    rules.write_text("from lossnet.energies import suggests\nverb = suggests('saw', 'VB')")
+    assert main(given) == 2
+    assert "rule suggests('saw', VB) is about 'VB', which is no tag; " in capsys.readouterr().err
+    assert main([*given, "--facts", "total"]) == 2
+    assert "--facts and --encoding are for a file, not for --text" in capsys.readouterr().err
+
+
 def test_what_is_read_is_not_written_over(labels, tmp_path, capsys):
     model, path = labels
     model.save(tmp_path / "run")
