@@ -507,7 +507,9 @@ def rules(options: Namespace) -> None:
 
     A rule fires for an instance if it penalises any of some outputs that the instance might have, and is
     right if it does not penalise the true one; by chance it would be right as often as it does not penalise
-    outputs of other instances. The file is Python, and is run. Test data are not looked at.
+    outputs of other instances. Penalties are means, of true outputs and of others'; "wrong" is the first row,
+    from 0, whose true output is penalised, and "ms" are milliseconds for a row. The file is Python, and is
+    run. Test data are not looked at.
 
     examples:
       lossnet rules check rules.py mine.csv --labels 'label_*' --facts total
