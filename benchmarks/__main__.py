@@ -56,27 +56,28 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "structure": structure.run,
     "trajectories": trajectories.run,
 }
-#: measurements, each with the options that it takes
-_OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
-    "citations": lambda given: citations.run(
+
+
+def _of_methods(run: Callable[..., object]) -> Callable[[argparse.Namespace], object]:
+    """Return a benchmark that can be asked for some methods only, as a function of the options."""
+    return lambda given: run(
         given.output,
         given.seeds,
         given.data_dir,
         given.jobs,
         given.methods.split(",") if given.methods else (),
-    ),
+    )
+
+
+#: measurements, each with the options that it takes
+_OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
+    "citations": _of_methods(citations.run),
     "digits": lambda given: digits.run(given.output, given.seeds, given.device, given.jobs),
     "hypergradient": lambda given: hypergradient.run(given.output, given.data_dir, given.device),
     "overhead": lambda given: overhead.run(given.output, given.data_dir),
     "seeds": lambda given: seeds.run(given.output, given.data_dir, given.device),
     "serve": lambda given: serving.run(given.output),
-    "small": lambda given: small.run(
-        given.output,
-        given.seeds,
-        given.data_dir,
-        given.jobs,
-        given.methods.split(",") if given.methods else (),
-    ),
+    "small": _of_methods(small.run),
     "solvers": lambda given: solvers.run(given.output),
     "speed": lambda given: speed.run(given.output, given.data_dir, given.device),
     "streaming": lambda given: streaming.run(given.output),

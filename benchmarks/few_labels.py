@@ -13,7 +13,7 @@ import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from benchmarks.grid import carried_out, finished, markdown, show, with_error
+from benchmarks.grid import COLUMNS, carried_out, finished, markdown, show, with_error
 from lossnet import demo
 from lossnet.data import LabelTable, hold_out
 from lossnet.energies import Rule, ancestors, exactly, parents_of, sums_to
@@ -228,6 +228,8 @@ def hidden(labels: LabelTable, variant: str, seed: int) -> LabelTable:
 # ---------------------------------------------------------------- tables
 
 Table = tuple[list[str], list[list[str]]]
+#: metrics of label sets, and their headings
+_SETS = {**dict(COLUMNS), "exact_match": "exact match"}
 
 
 def _runs(results: Sequence[dict[str, Any]], data: str, way: Way, labelled: str) -> list[dict[str, Any]]:
@@ -246,82 +248,48 @@ def _seeds(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{seconds:.0f}", ", ".join(str(one["seed"]) for one in runs)]
 
 
+def _table(
+    results: Sequence[dict[str, Any]],
+    data: str,
+    first: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], Way, str]],
+    metrics: Mapping[str, str],
+    digits: int = 1,
+) -> Table:
+    """Metrics by their headings, of runs in rows: the cells in front, how to train, and which labels."""
+    made = []
+    for cells, way, labelled in rows:
+        if runs := _runs(results, data, way, labelled):
+            made.append([*cells, *_cells(runs, list(metrics), digits), *_seeds(runs)])
+    return [*first, *metrics.values(), "seconds", "seeds"], made
+
+
 def digits(results: Sequence[dict[str, Any]]) -> Table:
     """Both digits right, F1, and both right if the sum is known at prediction too."""
-    heading = [
-        "labels",
-        "trained on",
-        "both right",
-        "F1",
-        "both right, sums known at prediction",
-        "seconds",
-        "seeds",
-    ]
-    rows = []
-    for count, way in itertools.product(LABELLED, DIGITS):
-        if runs := _runs(results, PAIRS, way, str(count)):
-            rows.append([str(count), way.title, *_cells(runs, ("exact_match", "f1", "told")), *_seeds(runs)])
-    return heading, rows
+    metrics = {"exact_match": "both right", "f1": "F1", "told": "both right, sums known at prediction"}
+    rows = (((str(n), way.title), way, str(n)) for n, way in itertools.product(LABELLED, DIGITS))
+    return _table(results, PAIRS, ("labels", "trained on"), rows, metrics)
 
 
 def few(results: Sequence[dict[str, Any]]) -> Table:
     """F1 on bibtex without rules."""
-    heading = [
-        "labels",
-        "trained on",
-        "F1 at 0.5",
-        "F1 tuned",
-        "F1 expected",
-        "exact match",
-        "seconds",
-        "seeds",
-    ]
-    names = ("f1", "f1_tuned", "f1_expected", "exact_match")
-    rows = []
-    for share, way in itertools.product(SHARES, WITHOUT):
-        if runs := _runs(results, BIBTEX, way, f"{share:.0%}"):
-            rows.append([f"{share:.0%}", way.title, *_cells(runs, names), *_seeds(runs)])
-    return heading, rows
+    shares = itertools.product((f"{share:.0%}" for share in SHARES), WITHOUT)
+    rows = (((share, way.title), way, share) for share, way in shares)
+    return _table(results, BIBTEX, ("labels", "trained on"), rows, _SETS)
 
 
 def taxonomy(results: Sequence[dict[str, Any]]) -> Table:
     """F1 on expr_fun; last, of sets that keep the taxonomy, and how many do not before."""
-    heading = [
-        "trained on",
-        "F1 at 0.5",
-        "F1 tuned",
-        "F1 expected",
-        "tuned, under the taxonomy",
-        "sets that break it",
-        "seconds",
-        "seeds",
-    ]
-    names = ("f1", "f1_tuned", "f1_expected", "f1_told", "broken")
-    rows = []
-    for way in TAXONOMY:
-        if runs := _runs(results, FUN, way, f"{SHARES[0]:.0%}"):
-            rows.append([way.title, *_cells(runs, names), *_seeds(runs)])
-    return heading, rows
+    metrics = {**dict(COLUMNS), "f1_told": "tuned, under the taxonomy", "broken": "sets that break it"}
+    rows = (((way.title,), way, f"{SHARES[0]:.0%}") for way in TAXONOMY)
+    return _table(results, FUN, ("trained on",), rows, metrics)
 
 
 def partly(results: Sequence[dict[str, Any]]) -> Table:
     """F1 on bibtex whose training labels are known in part."""
-    heading = [
-        "trained on",
-        "labels",
-        "F1 at 0.5",
-        "F1 tuned",
-        "F1 expected",
-        "exact match",
-        "seconds",
-        "seeds",
-    ]
-    names = ("f1", "f1_tuned", "f1_expected", "exact_match")
-    rows = []
-    for way, variant in itertools.product(PARTLY, VARIANTS):
-        if runs := _runs(results, BIBTEX, way, variant):
-            rows.append([way.title, variant, *_cells(runs, names, 2), *_seeds(runs)])
-    return heading, rows
+    ways = itertools.product(PARTLY, VARIANTS)
+    rows = (((way.title, variant), way, variant) for way, variant in ways)
+    return _table(results, BIBTEX, ("trained on", "labels"), rows, _SETS, digits=2)
 
 
 def partly_costs(results: Sequence[dict[str, Any]]) -> Table:

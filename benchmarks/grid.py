@@ -33,6 +33,7 @@ __all__ = [
     "finished",
     "gains",
     "markdown",
+    "of_sets",
     "publish",
     "run_folder",
     "run_grid",
@@ -197,6 +198,28 @@ def summarise(
         seeds = ", ".join(str(r["seed"]) for r in sorted(mine, key=lambda r: int(r["seed"])))
         rows.append([cell.data, cell.title, *values, seconds, seeds, cell.published])
     return heading, rows
+
+
+def of_sets(
+    title: str,
+    sets: Sequence[str],
+    seeds: int,
+    work: Callable[[str, int], list[dict[str, Any]]],
+    heading: Sequence[str],
+    table: Callable[[Sequence[dict[str, Any]]], list[list[str]]],
+    output: Path,
+    jobs: int,
+) -> None:
+    """Do some work for each data set and seed; write ``results.jsonl`` and ``table.md``, and show it."""
+    output.mkdir(parents=True, exist_ok=True)
+    store = output / "results.jsonl"
+    results = finished(store)
+    done = {(one["dataset"], one["seed"]) for one in results}
+    cases = [(name, seed) for seed in range(seeds) for name in sets if (name, seed) not in done]
+    tasks = [partial(work, *case) for case in cases]
+    results += carried_out(tasks, store, jobs, lambda one: f"{one['dataset']}, seed {one['seed']}")
+    (output / "table.md").write_text(f"{markdown(heading, table(results))}\n", encoding="utf-8")
+    show(title, heading, table(results))
 
 
 def _value(result: dict[str, Any], metric: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.grid import carried_out, finished, markdown, show
+from benchmarks.grid import of_sets
 from lossnet.hypergradient import Identity
 from lossnet.methods import Implicit, Update
 from lossnet.recipes import recipe_settings
@@ -36,15 +36,8 @@ HEADING = (
 
 def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Trains all sets for a few epochs; writes ``results.jsonl`` and ``table.md``."""
-    output.mkdir(parents=True, exist_ok=True)
-    store = output / "results.jsonl"
-    results = finished(store)
-    done = {(one["dataset"], one["seed"]) for one in results}
-    cases = [(name, seed) for seed in range(seeds) for name in SETS if (name, seed) not in done]
-    tasks = [partial(_work, *case, data_dir, device) for case in cases]
-    results += carried_out(tasks, store, jobs, lambda one: f"{one['dataset']}, seed {one['seed']}")
-    (output / "table.md").write_text(f"{markdown(HEADING, table(results))}\n", encoding="utf-8")
-    show("residuals", HEADING, table(results))
+    work = partial(_work, data_dir=data_dir, device=device)
+    of_sets("residuals", SETS, seeds, work, HEADING, table, output, jobs)
 
 
 def compared(method: Implicit, batch: Batch) -> tuple[Update, dict[str, float]]:

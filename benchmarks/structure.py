@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.grid import carried_out, finished, markdown, show
+from benchmarks.grid import of_sets
 from lossnet.run import Run, read, versions
 from lossnet.structure import find_structure
 
@@ -23,15 +23,8 @@ HEADING = ("data", "labels corrected one by one", "and by each other", "gained",
 
 def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int) -> None:
     """Looks for structure in all sets; writes ``results.jsonl`` and ``table.md``."""
-    output.mkdir(parents=True, exist_ok=True)
-    store = output / "results.jsonl"
-    results = finished(store)
-    done = {(one["dataset"], one["seed"]) for one in results}
-    cases = [(name, seed) for seed in range(seeds) for name in SETS if (name, seed) not in done]
-    tasks = [partial(_work, *case, data_dir, device) for case in cases]
-    results += carried_out(tasks, store, jobs, lambda one: f"{one['dataset']}, seed {one['seed']}")
-    (output / "table.md").write_text(f"{markdown(HEADING, table(results))}\n", encoding="utf-8")
-    show("nats", HEADING, table(results))
+    work = partial(_work, data_dir=data_dir, device=device)
+    of_sets("nats", SETS, seeds, work, HEADING, table, output, jobs)
 
 
 def _work(name: str, seed: int, data_dir: Path | None, device: str) -> list[dict[str, Any]]:

@@ -147,7 +147,7 @@ def test_facts_and_rows_without_labels_train(files):
         15,
         120,
     ]
-    told = loaded.unlabelled.batch(torch.arange(120)).facts
+    told = loaded.unlabelled.batch(torch.arange(120)).facts["total"]
     np.testing.assert_allclose(told.numpy(), SUMS[80:], equal_nan=True)
     with pytest.raises(ValueError, match="method cross-entropy learns nothing from instances without labels"):
         lossnet.train(lossnet.Run(**{**vars(run), "method": "cross-entropy", "loss": "none"}))
@@ -170,7 +170,7 @@ def test_facts_of_data_frames_and_of_texts(files):
     frame["text"] = ["a film"] * len(frame)
     frame.to_csv(files / "texts.csv", index=False)
     texts = load(files / "texts.csv", labels="label_*", words="text", facts=["total"])
-    assert texts.train.batch(torch.arange(2)).facts.shape == (2,)
+    assert texts.train.batch(torch.arange(2)).facts["total"].shape == (2,)
 
 
 def test_what_is_wrong_with_facts_is_said(files):

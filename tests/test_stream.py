@@ -253,6 +253,78 @@ def test_labels_of_a_file_in_parts(labels, tmp_path, monkeypatch, capsys):
     assert len(out.read_text().splitlines()) == 36, "what was predicted before the bad row is kept"
 
 
+def test_rules_and_facts_in_parts(labels, tmp_path, monkeypatch, capsys):
+    model, path = labels
+    model.save(tmp_path / "run")
+    totals = [(number % 5 if number % 5 < 4 else "") for number in range(40)]
+    lines = path.read_text().rstrip("\n").split("\n")
+    told = tmp_path / "told.csv"
+    told.write_text(
+        "\n".join(f"{line},{total}" for line, total in zip(lines, ["total", *totals], strict=True))
+    )
+    rules = tmp_path / "rules.py"
+    rules.write_text("from lossnet.energies import sums_to\ntotal = sums_to({'is_p': 1, 'is_q': 2})")
+    monkeypatch.setattr(features, "stream_inputs", partial(stream_inputs, rows=7))
+
+    def predicted(*given):
+        capsys.readouterr()
+        assert main(["predict", str(tmp_path / "run"), str(told), *map(str, given)]) == 0
+        rows = csv.DictReader(capsys.readouterr().out.splitlines())
+        return [("is_p" in row["labels"]) + 2 * ("is_q" in row["labels"]) for row in rows]
+
+    alone = predicted()
+    under = predicted("--rules", rules, "--facts", "total")
+    assert under == [now if total == "" else total for now, total in zip(alone, totals, strict=True)]
+    assert alone != under
+
+    def refused(*given):
+        assert main(["predict", str(tmp_path / "run"), *map(str, given)]) == 2
+        return capsys.readouterr().err
+
+    assert "--facts are what rules read; give a file of rules too" in refused(told, "--facts", "total")
+    assert "there are none" in refused(told, "--rules", rules)
+    assert "no column 'sum'" in refused(told, "--rules", rules, "--facts", "sum")
+    rules.write_text(
+        "import lossnet\n@lossnet.rule\ndef odd(x, y, facts):\n"
+        "    assert not (facts['number'] == 33).any(), 'no such number'\n    return y.sum(-1) * 0"
+    )
+    lines = zip(["number", *range(40)], told.read_text().split("\n"), strict=True)
+    told.write_text("\n".join(f"{line},{number}" for number, line in lines))
+    said = refused(told, "--rules", rules, "--facts", "total", "number")
+    assert "rule odd raises AssertionError on row 33: no such number" in said
+    told.write_text(told.read_text().replace(",30\n", ",thirty\n"))
+    said = refused(told, "--rules", rules, "--facts", "number", "total")
+    assert "row 31 has 'thirty' in the column of facts 'number'" in said
+
+
+def test_rules_of_sentences_on_the_command_line(tmp_path, capsys):
+    tagger_of().save(tmp_path / "run")
+    rules = tmp_path / "rules.py"
+    given = ["predict", str(tmp_path / "run"), "--text", "Ann saw Bo\n\nBo saw Ann", "--rules", str(rules)]
+    rules.write_text("from lossnet.energies import suggests\nverb = suggests('saw', 'V', weight=99)\n")
+    rules.write_text(rules.read_text() + "noun = suggests('Ann|Bo', 'N', weight=99)")
+    assert main(given) == 0
+    assert capsys.readouterr().out.split() == [
+        "Ann",
+        "N",
+        "saw",
+        "V",
+        "Bo",
+        "N",
+        "Bo",
+        "N",
+        "saw",
+        "V",
+        "Ann",
+        "N",
+    ]
+    rules.write_text("from lossnet.energies import suggests\nverb = suggests('saw', 'VB')")
+    assert main(given) == 2
+    assert "rule suggests('saw', VB) is about 'VB', which is no tag; " in capsys.readouterr().err
+    assert main([*given, "--facts", "total"]) == 2
+    assert "--facts and --encoding are for a file, not for --text" in capsys.readouterr().err
+
+
 def test_what_is_read_is_not_written_over(labels, tmp_path, capsys):
     model, path = labels
     model.save(tmp_path / "run")

@@ -266,5 +266,5 @@ def test_a_taxonomy_sums_over_all_sets_that_keep_it():
     assert torch.equal(taxonomy.best(logits), SETS[energies.argmin(1)])
     assert not ancestors({2: (0, 1)}).exact
     assert not ancestors({1: 0}, weight=3.0).exact
-    with pytest.raises(ValueError, match="label 1 is above itself"):
+    with pytest.raises(ValueError, match="rule ancestors has 1 above itself"):
         ancestors({1: 2, 2: 1})

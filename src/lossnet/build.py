@@ -107,6 +107,9 @@ def build(method: str, loss: str, settings: Settings, task: Task) -> Method:
             own = (name for name in spec.losses if spec.suits(name, parts.space))
             others = f"with those, {method} takes {', '.join(own)}"
         raise ValueError(f"method {method} with loss {loss} is not for {task.output.kind}; {others}")
+    if task.own.rules and not spec.rules:
+        able = ", ".join(name for name, one in METHODS.items() if one.rules)
+        raise ValueError(f"method {method} does not learn from rules; leave them out, or name one of {able}")
     built = spec.build(parts)
     if task.own.energy is not None:
         _check_energy(spec, dict(built.named_children()).get("energy"))

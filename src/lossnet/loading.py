@@ -240,7 +240,7 @@ def _collected(
     """Return the instances with labels, and those without, if there are any."""
     if hasattr(data, "columns"):
         if facts:
-            own = facts_of(frame_columns(data[list(facts)]))
+            own = facts_of(facts, zip(*frame_columns(data[list(facts)]).values(), strict=True))
             inputs, _ = _collected(data.drop(columns=list(facts)), labels, words, None)
             return inputs.with_facts(own), None
         return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels)), None
@@ -262,7 +262,7 @@ def _collected(
     have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
     lack = lack.numbered(np.flatnonzero(~known))
     if told:
-        of_rows = Facts(told[0])
+        of_rows = Facts(told[0]).of_each(len(known))
         have = have.with_facts(of_rows.take(np.flatnonzero(known)))
         lack = lack.with_facts(of_rows.take(np.flatnonzero(~known)))
     return have, lack

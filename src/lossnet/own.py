@@ -8,10 +8,12 @@ import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from lossnet.data.readers.text import missing_file
 from lossnet.energies import Energy, Rule, Scorer
 from lossnet.energies.rules import check_rules
 
@@ -84,10 +86,14 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     ...     read_rules(path)
     (Rule(exactly(2), weight=inf),)
     """
+    if not path.exists():
+        raise missing_file(path)
     try:
         names = runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        at = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+        where = f" (line {at[-1]})" if at else ""
+        raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}{where}") from error
     lists = (value if isinstance(value, list | tuple) else [value] for value in names.values())
     rules = dict.fromkeys(one for values in lists for one in values if isinstance(one, Rule))
     if not rules:

@@ -142,8 +142,10 @@ class Predictor(ABC):
             raise ValueError(
                 "predictions keep what is known, or rules, not both; write what is known as a rule"
             )
-        under = UnderRules(tuple(rules), self.task.space(Settings()))
-        told = self.task.for_rules(data if facts is None else data.with_facts(Facts(facts)))
+        under = UnderRules(self.task.resolved(rules), self.task.space(Settings()))
+        if facts is not None:
+            data = data.with_facts(facts if isinstance(facts, Facts) else Facts(facts))
+        told = self.task.for_rules(data)
         return under(told, relaxed.cpu(), outputs.cpu(), torch.as_tensor(threshold, dtype=torch.float64))
 
     def _known(self, known: Any, data: Examples) -> Tensor | None:

@@ -91,6 +91,7 @@ def check_rules(rules: Sequence[Rule], data: Loaded, seed: int = 0) -> list[Chec
     exactly(2) 100% 100%
     implies(0, 1) 82% 82%
     """
+    rules = data.task.resolved(rules)
     checked = [Checked(rule.name, rule.weight) for rule in rules]
     space = data.task.space(Settings())
     with torch.random.fork_rng([]):

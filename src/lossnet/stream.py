@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path as FilePath
 from typing import Any
 
+import numpy as np
 import torch
 
 from lossnet.data import DataError, Target
-from lossnet.data.readers import ROWS
+from lossnet.data.readers import ROWS, facts_of
 from lossnet.data.readers.table import stream_cells
 from lossnet.data.readers.text import shortened
 from lossnet.data.sentence_files import is_table
+from lossnet.energies import Rule
 from lossnet.inputs.base import Part
 from lossnet.outputs import Predicted
 from lossnet.outputs.base import Kept
@@ -34,17 +36,21 @@ def predict(
     keep: Sequence[str] = (),
     known: Sequence[str] = (),
     decode: str | None = None,
+    rules: Sequence[Rule] = (),
+    facts: Sequence[str] = (),
 ) -> Iterator[Predicted]:
     """Yield the inputs of a file in parts, with probabilities and outputs ``(instances, *event)``.
 
-    Columns of a table to ``keep`` come with them, and columns of labels that are ``known`` have 1, 0, or
-    nothing; the file is read twice then.
+    Columns of a table to ``keep`` come with them, columns of labels that are ``known`` have 1, 0, or nothing,
+    and columns of ``facts`` are what ``rules`` read; the file is read twice then.
     """
     task, start = model.task, 1
     cells = _cells(path, keep, encoding, "--keep") if keep else None
     labels = _cells(path, known, encoding, "--known") if known else None
+    columns = _cells(path, facts, encoding, "--facts") if facts else None
     for part in read(task, path, encoding=encoding, names=() if known else task.output.names):
         prepared, count = task.prepare_inputs(part.examples.source), len(part.examples)
+        prepared = prepared.numbered(np.arange(start - 1, start - 1 + count))
         told = None
         if labels is not None:
             rows = [dict(zip(known, row, strict=True)) for row in islice(labels, count)]
@@ -53,7 +59,8 @@ def predict(
                 for i, row in enumerate(rows)
             ]
             told = task.output.known(rows, prepared.source)
-        relaxed, decoded = model.outputs(prepared, decode, device, told)
+        of_rows = None if columns is None else facts_of(facts, islice(columns, count), fspath(path), start)
+        relaxed, decoded = model.outputs(prepared, decode, device, told, rules, of_rows)
         kept = None if cells is None else Kept(tuple(keep), list(islice(cells, count)))
         start += count
         yield Predicted(prepared.source, relaxed, part.names, kept, decoded)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lossnet.data import DataError, Examples, Source
 from lossnet.data.readers.text import Unknown
-from lossnet.energies import Energy
+from lossnet.energies import Energy, Rule
+from lossnet.energies.rules import check_rules
 from lossnet.inputs import Arrays, Features, Fitting, Input
 from lossnet.outputs import Labels, Output
 from lossnet.own import OwnParts
@@ -102,6 +103,12 @@ class Task:
         """Return prepared data whose facts are all that rules read, such as the tokens of sentences."""
         names = getattr(self.output, "names", ())
         return data.with_facts(self.input.told(data.source, names, data.facts))
+
+    def resolved(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Return rules for these outputs: labels that they name, as column numbers."""
+        check_rules(rules)
+        names = getattr(self.output, "names", ())
+        return tuple(rule.for_outputs(names) for rule in rules)
 
     def matches(self, data: Examples) -> bool:
         """Whether prepared data pose this very task."""

@@ -12,7 +12,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from lossnet.data import Dataset
+from lossnet.data import Dataset, Examples
 from lossnet.energies import Ancestors, Rule, RuleError, listed
 from lossnet.energies.rules import ROUNDING, check_rules
 from lossnet.spaces import Batch, Mask, MultiLabel, Space, Tags
@@ -67,7 +67,7 @@ class UnderRules:
         check_rules(self.rules)
 
     def __call__(
-        self, data: Dataset, relaxed: Tensor, start: Tensor, threshold: float | Tensor = 0.5
+        self, data: Examples, relaxed: Tensor, start: Tensor, threshold: float | Tensor = 0.5
     ) -> Tensor:
         """Return outputs of prepared data ``(n, *event)`` in place of those at the ``start``.
 
@@ -75,6 +75,7 @@ class UnderRules:
         """
         worth = _worth(self.space, relaxed.double().cpu(), threshold)
         outputs, unkept = start.clone(), []
+        numbers = range(len(start)) if data.numbers is None else data.numbers.tolist()
         for rows in torch.arange(len(start)).split(64):
             batch = data.batch(rows)
             event = (slice(None), *map(slice, _size(self.space, start, batch)))
@@ -82,12 +83,15 @@ class UnderRules:
             try:
                 penalised = _energy(self._terms(batch), y.unsqueeze(1)).squeeze(1).nonzero()
             except RuleError as error:
-                raise error.among(rows) from error.__cause__
+                raise error.among([numbers[row] for row in rows.tolist()]) from error.__cause__
             for place in penalised.squeeze(1).tolist():
                 row = int(rows[place])
-                best, kept = self._best(worth[row], start[row].double().cpu(), data, row)
+                try:
+                    best, kept = self._best(worth[row], start[row].double().cpu(), data, row)
+                except RuleError as error:
+                    raise error.among([numbers[row]]) from error.__cause__
                 outputs[row][tuple(map(slice, best.shape))] = best.to(outputs)
-                unkept += [] if kept else [str(row)]
+                unkept += [] if kept else [str(numbers[row])]
         if unkept:
             named = ", ".join(unkept[:_NAMED]) + f" and {len(unkept) - _NAMED} more" * (len(unkept) > _NAMED)
             where = f"row{'s' * (len(unkept) > 1)} {named}"
@@ -110,14 +114,11 @@ class UnderRules:
             energies = torch.cat([_energy(terms, part.unsqueeze(0)).squeeze(0) for part in parts])
             return energies - (y * worth).flatten(1).sum(1)
 
-        try:
-            hard = [(rule, encoded) for rule, encoded in terms if rule.hard]
-            best = self._exact(worth, value)
-            if best is None:
-                best = self._search(worth, start, value)
-            return best, not _energy(hard, best[None, None]).item()
-        except RuleError as error:
-            raise error.among([row]) from error.__cause__
+        hard = [(rule, encoded) for rule, encoded in terms if rule.hard]
+        best = self._exact(worth, value)
+        if best is None:
+            best = self._search(worth, start, value)
+        return best, not _energy(hard, best[None, None]).item()
 
     def _exact(self, worth: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return the best of all outputs, or None where they are too many."""

@@ -111,6 +111,10 @@ def test_facts_that_are_none():
         Facts(["a", "b"])
     with pytest.raises(DataError, match=r"facts have the shapes .*each needs an entry for each instance"):
         Facts({"a": [1, 2], "b": [1]})
+    for scalar in (3.0, {"a": 3.0}):
+        with pytest.raises(DataError, match="each needs an entry for each instance"):
+            Facts(scalar)
+    assert Facts(pd.Series([1, 2], index=[7, 9])).batch(torch.tensor([1])).tolist() == [2]
     with pytest.raises(DataError, match="there are 2 inputs but 3 facts; give one fact for each input"):
         MultiLabelData.from_arrays(np.eye(2), np.eye(2)).with_facts(Facts([1, 2, 3]))
 

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+import pickle
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -83,9 +85,9 @@ def test_each_word_is_its_loop(name):
     wanted = torch.tensor([[penalty(row, y) for y in SETS] for row in range(3)], dtype=torch.float64)
     assert 0 < (wanted > 0).double().mean() < 1, "the case tells sets apart"
     torch.testing.assert_close(made.at(X, FACTS)(EVERY), wanted)
-    heavy = Rule(made.penalties, 2.5)
+    heavy = Rule(made.penalties, 2.5, labels=made.labels)
     torch.testing.assert_close(heavy.at(X, FACTS)(EVERY), 2.5 * wanted)
-    hard = Rule(made.penalties, math.inf).at(X, FACTS)(EVERY)
+    hard = Rule(made.penalties, math.inf, labels=made.labels).at(X, FACTS)(EVERY)
     assert torch.equal(hard.isinf(), wanted > 0)
     assert torch.equal(hard == 0, wanted == 0)
 
@@ -142,12 +144,27 @@ def test_what_is_wrong_with_a_rule_is_said():
         rule(weight=-1.0)(lambda x, y, facts: y.sum(-1))
     with pytest.raises(ValueError, match="rule sums_to reads facts of each instance, and there are none"):
         sums_to()(X, EVERY)
-    with pytest.raises(ValueError, match="there are total, may: name one"):
+    with pytest.raises(
+        ValueError, match="reads one fact of each instance, and there are total, may: name it"
+    ):
         sums_to().at(X, FACTS)(EVERY)
-    with pytest.raises(ValueError, match="reads the fact 'sum'; there are total, may"):
+    with pytest.raises(ValueError, match="reads the fact 'sum', which is not there; there are total, may"):
         sums_to(fact="sum").at(X, FACTS)(EVERY)
     with pytest.raises(ValueError, match="2 values for 4 labels"):
         sums_to([1, 2]).at(X, TOTALS)(EVERY)
+    with pytest.raises(
+        ValueError, match=r"a row of 4 zeros and ones of each instance, not facts of the shape \(3,\)"
+    ):
+        allowed().at(X, TOTALS)(EVERY)
+    with pytest.raises(ValueError, match="rule smooth is for masks"):
+        smooth()(X, EVERY)
+    with pytest.raises(TypeError, match=r"name what it is: rule\(weight=2.0\)"):
+        rule(2.0)
+
+
+def test_a_single_fact_needs_no_name():
+    for facts in (TOTALS, {"total": TOTALS}, {"total": TOTALS, "tokens": object()}):
+        assert torch.equal(sums_to().at(X, facts)(EVERY), sums_to().at(X, TOTALS)(EVERY))
 
 
 @pytest.mark.parametrize(
@@ -287,10 +304,116 @@ def test_a_batch_that_takes_too_long_as_a_whole_is_named_as_such():
         made(X, EVERY)
 
 
+def test_errors_go_from_process_to_process():
+    error = pickle.loads(pickle.dumps(RuleError("mine", "gives NaN", 3, "; why")))
+    assert str(error.among([5, 6, 7, 8])) == "rule mine gives NaN on row 8; why"
+
+
 def test_outside_of_the_main_thread_time_is_looked_at_afterwards():
     made = rule(seconds=0.01)(lambda x, y, facts: time.sleep(0.05) or y.sum(-1))
     with ThreadPoolExecutor(1) as pool, pytest.raises(RuleError, match="takes longer"):
         pool.submit(made, X, EVERY).result()
+
+
+# ---------------------------------------------------------------- labels by name
+
+NAMES = ["cat", "dog", "animal", "plant"]
+
+
+@rule(labels=["plant", "cat"])
+def rather_a_plant(x, y, facts):
+    return (1 - y[..., 0]) * y[..., 1]
+
+
+@rule(labels=("plant", "cat"), each=True)
+def rather_a_plant_each(x, y, facts):
+    return float(y[1] > y[0])
+
+
+BY_NAME = {
+    "exactly": (exactly(1, ["plant", "cat"]), exactly(1, [0, 3])),
+    "at most": (at_most(0, "dog"), at_most(0, [1])),
+    "at least": (at_least(1, ["dog", "animal"], weight=2.0), at_least(1, [1, 2], weight=2.0)),
+    "implies": (implies("cat", "animal"), implies(0, 2)),
+    "excludes": (excludes("dog", "plant"), excludes(1, 3)),
+    "ancestors": (ancestors({"cat": "animal", "dog": ["animal"]}), ancestors({0: 2, 1: (2,)})),
+    "sums to": (sums_to({"plant": -1, "dog": 2.5}, "total"), sums_to([0, 2.5, 0, -1], "total")),
+    "own": (rather_a_plant, implies(0, 3, weight=1.0)),
+    "own, one by one": (rather_a_plant_each, implies(0, 3, weight=1.0)),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_labels_may_go_by_name(name):
+    named, numbered = BY_NAME[name]
+    known = named.for_outputs(NAMES)
+    assert torch.equal(known.at(X, FACTS)(EVERY), numbered.at(X, FACTS)(EVERY))
+    assert (known.name, known.sizes, known.weight) == (named.name, named.sizes, named.weight)
+    assert numbered.for_outputs(NAMES).labels == numbered.labels
+    with pytest.raises(RuleError, match="and these outputs have no names; give a column number"):
+        named.at(X, FACTS)(EVERY)
+    turned = named.for_outputs(NAMES[::-1]).at(X, FACTS)(EVERY.flip(-1))
+    assert torch.equal(turned, numbered.at(X, FACTS)(EVERY)), "nothing is remembered from other columns"
+
+
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        (
+            implies("Dgo", "animal"),
+            r"rule implies\(Dgo, animal\) is about 'Dgo', which is no label; did you mean",
+        ),
+        (
+            ancestors({"cat": "beast"}),
+            "rule ancestors is about 'beast', which is no label; labels are cat, dog",
+        ),
+        (
+            exactly(1, [0, 7]),
+            r"rule exactly\(1\) of \[0, 7\] is about label 7, and there are 4, counted from 0",
+        ),
+        (excludes(-1, 0), "is about label -1, and there are 4"),
+    ],
+)
+def test_labels_that_do_not_exist_are_said(made, complaint):
+    with pytest.raises(RuleError, match=complaint):
+        made.for_outputs(NAMES)
+
+
+def test_numbers_beyond_the_last_label_are_said():
+    with pytest.raises(RuleError, match=r"rule implies\(0, 4\) is about label 4 of 4, counted from 0"):
+        implies(0, 4)(X, EVERY)
+    with pytest.raises(RuleError, match="these outputs have no names"):
+        ancestors({"cat": "animal"})(X, EVERY)
+
+
+def test_no_labels_are_no_rule_but_an_empty_taxonomy():
+    with pytest.raises(ValueError, match=r"rule exactly\(1\) of \[\]: it is about no label"):
+        exactly(1, [])
+    assert (ancestors({}).for_outputs(NAMES)(X, EVERY) == 0).all()
+
+
+def test_a_taxonomy_is_a_mapping_or_a_table():
+    rows = [
+        ("cat", "animal"),
+        ("dog", "animal"),
+        ("cat", "pet"),
+        ("animal", None),
+        ("pet", ""),
+        ("plant", math.nan),
+    ]
+    wanted = {"cat": ("animal", "pet"), "dog": ("animal",), "animal": (), "pet": (), "plant": ()}
+    frame = pd.DataFrame(rows, columns=["label", "parent"])
+    assert ancestors(rows).parents == ancestors(frame).parents == ancestors(wanted).parents == wanted
+    assert ancestors(frame[:2].set_index("label")["parent"]).parents == {
+        "cat": ("animal",),
+        "dog": ("animal",),
+    }
+    assert not ancestors({"cat": "animal"}).exact, "sums are over columns"
+    assert ancestors({"cat": "animal"}).for_outputs(NAMES).exact
+    with pytest.raises(
+        RuleError, match=r"rule ancestors has a table with the row \('cat', 'pet', 'animal'\)"
+    ):
+        ancestors([("cat", "pet", "animal")])
 
 
 # ---------------------------------------------------------------- taxonomies and masks

@@ -126,7 +126,9 @@ def test_a_scheme_is_a_rule():
         )
         assert bio(weight=1.0).at(None, facts)(y).item() == wrong
         assert bio().at(None, facts)(y).item() == (math.inf if wrong else 0)
-    with pytest.raises(ValueError, match="rule bio: the tags x, y, z are of no scheme"):
+    with pytest.raises(
+        ValueError, match="rule bio needs tags of a scheme, as B-PER and I-PER are; these are x, y, z"
+    ):
         bio().at(None, FACTS)(torch.zeros(2, 1, 4, 3))
 
 
@@ -199,8 +201,8 @@ def test_chunks_begin_after_signs():
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
-        (suggests("a", "w"), "rule suggests: no tag is called 'w'; tags are x, y, z"),
-        (in_order("x", "w"), "rule in_order: no tag is called 'w'"),
+        (suggests("a", "w"), r"rule suggests\('a', w\) is about 'w', which is no tag; tags are x, y, z"),
+        (in_order("x", "w"), r"rule in_order\(x, w\) is about 'w', which is no tag"),
     ],
 )
 def test_unknown_tags_are_named(rule, what):

@@ -52,7 +52,9 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
+from lossnet.energies import at_most, sums_to
 from lossnet.inputs import Features, Images, Words
+from lossnet.loading import load
 from lossnet.model import Model
 from lossnet.outputs import Labels, Masks, Tags
 from lossnet.recipes import RecipeError, read_recipe, recipe_folder
@@ -208,6 +210,10 @@ READERS = {
     "facts": Target(
         [b"size,total,l\n1,3,0\n,,1\n3e5,NA,1\n"], file("a.csv", [lambda path: read_facts(path, ["total"])])
     ),
+    "partly-known": Target(
+        [b"size,l,m\n1,1,\n2,,0\n,,\n3,0,1\n4,1,1\n", b"l;size;m\n1;1,5;\n;2;?\n0;3;1\n"],
+        file("partly.csv", [lambda path: load(path, labels=["l", "m"], progress=False)]),
+    ),
     "dates": Target(
         [
             b"at,size,l\n2001-03-04T10:30:00+01:00,1,0\n4.3.2001,2,1\n,3,1\n",
@@ -310,6 +316,8 @@ _COMMANDS = [
     b"data\nshow\nnowhere.arff\n--labels\nx",
     b"train\nnowhere.csv\n--test\nnew.csv\n--encoding\nlatin-1\n--goal\nmicro-f1\n--lr\n0.1",
     b"predict\nnowhere\nnew.csv\n--keep\nid\ntitle",
+    b"predict\nnowhere\nnew.csv\n--rules\nrules.py\n--facts\ntotal",
+    b"rules\ncheck\nrules.py\nnew.csv\n--labels\nl\n--facts\ntotal\n--labelled\n3",
     b"train\n--help\ndata",
     b"methods",
     b"--version",
@@ -442,22 +450,22 @@ class Known:
                 assert np.isfinite(self._model.predict_proba(self._x, known=known)).all()
 
 
-class KnownColumns:
-    """Takes a file of which some columns are known."""
+class Columns:
+    """Takes a file of which some columns are known labels, or facts."""
 
-    def __init__(self, make):
-        self._make = make
+    def __init__(self, make, **given):
+        self._make, self._given = make, given
 
     @functools.cached_property
     def _model(self):
         return self._make()
 
     def __call__(self, content):
-        path = FOLDER / "known.csv"
+        path = FOLDER / "columns.csv"
         path.write_bytes(content)
         with warnings.catch_warnings(), contextlib.suppress(DataError):
             warnings.simplefilter("ignore", UserWarning)
-            for part in stream.predict(self._model, path, known=["fun", "sad"]):
+            for part in stream.predict(self._model, path, **self._given):
                 assert part.relaxed.shape[1] == 2
 
 
@@ -514,7 +522,11 @@ KNOWN = {
     ),
     "known-columns": Target(
         [b"size,year,fun,sad\n1,1990,1,\n2,,0,1.0\n", b"sad;size;fun;year\ntrue;1;;2\n;3;False;4\n"],
-        KnownColumns(lambda: partly("energy", _FILMS)),
+        Columns(lambda: partly("energy", _FILMS), known=["fun", "sad"]),
+    ),
+    "fact-columns": Target(
+        [b"size,year,total\n1,1990,1\n2,,\n", b"total;size;year\n0,5;1;2\n;3;4\n"],
+        Columns(lambda: model_of(_FILMS), rules=[at_most(1), sums_to(weight=2.0)], facts=["total"]),
     ),
     "http-known": Target(
         [

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from lossnet.methods import (
     SearchSPEN,
 )
 from lossnet.methods.reward import Reward
-from lossnet.methods.reward_spen import rank_violation
+from lossnet.methods.reward_spen import Given, rank_violation
 from lossnet.nets import BiLSTM, Tagger, WordVectors
 from lossnet.outputs import Tags as TagsKind
 from lossnet.own import OwnParts
@@ -125,12 +126,12 @@ def test_a_search_for_reward_is_what_sg_spen_prefers(energy, batch):
     other = batch.unlabelled
     start = method.start(other.x, other.mask).detach()
     torch.manual_seed(0)
-    better, worse = method.pairs(other, energy.at(other.x), method.penalties(other), start, None)
+    better, worse = method.pairs(Given(other, energy.at(other.x), method.penalties(other), start, None))
     assert torch.equal(worse[:, 0], SPACE.decode(method.predict(other.x, other.mask)))
     for row in range(2):
         assert penalty(RULES, row, better[row, 0]) <= penalty(RULES, row, worse[row, 0])
         assert penalty(RULES, row, better[row, 0]) == 0  # all can be kept
-    truth, found = method.pairs(batch, energy.at(batch.x), None, start, batch.y)
+    truth, found = method.pairs(Given(batch, energy.at(batch.x), None, start, batch.y))
     assert torch.equal(truth[:, 0], batch.y)
     assert torch.equal(found, worse)
 
@@ -142,13 +143,12 @@ def test_pairs_along_a_path_have_the_better_one_first(energy, batch):
     start = method.start(other.x, other.mask).detach()
     torch.manual_seed(0)
     penalties = method.penalties(other)
-    better, worse = method.pairs(other, energy.at(other.x), penalties, 3 * start, None)
+    better, worse = method.pairs(Given(other, energy.at(other.x), penalties, 3 * start, None))
     assert better.shape == (2, method.points, 3, 3)
     assert (penalties(better) <= penalties(worse)).all()
     assert (penalties(better) < penalties(worse)).any()
-    _, of_truth = method.pairs(
-        batch, energy.at(batch.x), lambda y: TokenCost().cost(y, batch.y), start, batch.y
-    )
+    cost = partial(TokenCost().cost, truth=batch.y)
+    _, of_truth = method.pairs(Given(batch, energy.at(batch.x), cost, start, batch.y))
     assert of_truth.shape[1] == method.points + 1
 
 

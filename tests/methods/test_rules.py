@@ -375,7 +375,7 @@ def test_a_taxonomy_is_summed_without_a_list(task_net, batch, power):
     """With ``most`` at 0 no sets are listed; the sums are those over all of them."""
     taxonomy, settings = ancestors({1: 0, 2: 1, 4: 0}), replace(QUIET, teacher_power=power)
     exact = Rules(task_net, SPACE, [taxonomy], settings=settings, most=0)
-    named = Rule(taxonomy.penalties, math.inf)  # the same, as any other rule
+    named = Rule(taxonomy.penalties, math.inf, labels=taxonomy.labels)  # the same, as any other rule
     every = Rules(task_net, SPACE, [named], settings=settings)
     assert exact.taxonomy is taxonomy
     assert every.taxonomy is None

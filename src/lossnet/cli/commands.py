@@ -347,17 +347,22 @@ def predict(options: Namespace) -> None:
       lossnet predict runs/b0 input.arff -o out.csv
       lossnet predict runs/mine new.csv --keep id title -o out.csv
       lossnet predict runs/mine partly.csv --known drama comedy    # trained with --conditional auto
+      lossnet predict runs/mine new.csv --rules rules.py --facts total
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
     from lossnet.outputs import Predicted
+    from lossnet.own import read_rules
 
     model = _loaded(options)
     task = model.task
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
-    if options.text is not None and (options.keep or options.known or options.encoding):
-        raise ValueError("--keep, --known and --encoding are for a file, not for --text")
+    if options.text is not None and (options.keep or options.known or options.facts or options.encoding):
+        raise ValueError("--keep, --known, --facts and --encoding are for a file, not for --text")
+    if options.facts and options.rules is None:
+        raise ValueError("--facts are what rules read; give a file of rules too, --rules FILE")
+    rules = () if options.rules is None else read_rules(options.rules)
     decode = options.decode or None
     decoder = model.decoder(decode)
     if options.text is not None:
@@ -367,13 +372,19 @@ def predict(options: Namespace) -> None:
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
-        relaxed, decoded = model.outputs(examples, decode)
+        relaxed, decoded = model.outputs(examples, decode, rules=rules)
         predicted = iter([Predicted(examples.source, relaxed, decoded=decoded)])
     else:
         _check_not_over(options.input, options.output)
-        keep, known = options.keep or (), options.known or ()
         predicted = stream.predict(
-            model, options.input, encoding=options.encoding, keep=keep, known=known, decode=decode
+            model,
+            options.input,
+            encoding=options.encoding,
+            keep=options.keep or (),
+            known=options.known or (),
+            decode=decode,
+            rules=rules,
+            facts=options.facts or (),
         )
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:
@@ -496,7 +507,9 @@ def rules(options: Namespace) -> None:
 
     A rule fires for an instance if it penalises any of some outputs that the instance might have, and is
     right if it does not penalise the true one; by chance it would be right as often as it does not penalise
-    outputs of other instances. The file is Python, and is run. Test data are not looked at.
+    outputs of other instances. Penalties are means, of true outputs and of others'; "wrong" is the first row,
+    from 0, whose true output is penalised, and "ms" are milliseconds for a row. The file is Python, and is
+    run. Test data are not looked at.
 
     examples:
       lossnet rules check rules.py mine.csv --labels 'label_*' --facts total
@@ -516,7 +529,8 @@ def rules(options: Namespace) -> None:
     for one in checked:
         if one.weight == float("inf") and one.wrong is not None:
             count = one.labelled - one.right
-            print(f"lossnet: {one.name} is hard, and wrong for {count} of {one.labelled}; give it a weight")
+            advice = "correct it, or give it a weight"
+            print(f"lossnet: {one.name} is hard, and wrong for {count} of {one.labelled}; {advice}")
 
 
 def structure(options: Namespace) -> None:

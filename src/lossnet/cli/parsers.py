@@ -185,6 +185,10 @@ def _add_predict(parser: Parser) -> None:
     parser.add_argument("--keep", nargs="+", metavar="COLUMN", help=about)
     about = "columns of a table with labels that are known, 1 or 0, empty where they are not"
     parser.add_argument("--known", nargs="+", metavar="LABEL", help=about)
+    about = "a file of Python with rules, which is run: outputs that they penalise are changed"
+    parser.add_argument("--rules", type=Path, metavar="FILE", help=about)
+    about = "columns of a table with what is known of each row, for rules"
+    parser.add_argument("--facts", nargs="+", metavar="COLUMN", help=about)
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
     about = "how labels are chosen: tuned, 0.5, per-label, expected-f1 or likeliest"
     parser.add_argument("--decode", default="", help=about)

@@ -12,7 +12,7 @@ outputs              `LabelTable`, `TagColumn`, `MaskStack`     ``lossnet.output
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Protocol, Self
 
@@ -122,18 +122,25 @@ class Facts(Column):
     """
 
     def __init__(self, values: Any) -> None:
-        named = hasattr(values, "keys")  # a mapping, or a data frame
-        parts = {str(name): values[name] for name in values.keys()} if named else {"": values}  # noqa: SIM118
+        named = isinstance(values, Mapping) or hasattr(values, "columns")  # a data frame; no series
+        parts = {str(name): values[name] for name in values} if named else {"": values}
         try:
             self.arrays = {name: np.asarray(part, dtype=np.float32) for name, part in parts.items()}
         except (TypeError, ValueError) as error:
             raise DataError(f"facts are not numbers ({error}); give an entry for each instance") from error
-        if not self.arrays or len({part.shape[:1] for part in self.arrays.values()}) > 1:
+        lengths = {part.shape[:1] for part in self.arrays.values()}
+        if len(lengths) != 1 or () in lengths:
             shapes = {name: part.shape for name, part in self.arrays.items()}
             raise DataError(f"facts have the shapes {shapes}; each needs an entry for each instance")
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
+
+    def of_each(self, count: int) -> Facts:
+        """Return the facts; a DataError if there are not so many, one for each input."""
+        if len(self) != count:
+            raise DataError(f"there are {count} inputs but {len(self)} facts; give one fact for each input")
+        return self
 
     def _mapped(self, function: Callable[[NDArray[np.float32]], Any]) -> Any:
         mapped = {name: function(part) for name, part in self.arrays.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lossnet.energies.rules import Rule, RuleError, fact_of
+from lossnet.energies.rules import Penalties, Rule, RuleError, fact_of
 
 
 def area(least: float = 0.0, most: float = 1.0, fact: str | None = None, weight: float = math.inf) -> Rule:
@@ -36,7 +36,7 @@ def area(least: float = 0.0, most: float = 1.0, fact: str | None = None, weight:
         count = y.flatten(2).sum(-1)
         return ((low - count).clamp(min=0) + (count - high).clamp(min=0)).nan_to_num(0)
 
-    return Rule(penalties, weight, "area")
+    return _of_masks(penalties, weight, "area")
 
 
 def inside(fact: str | None = None, weight: float = math.inf) -> Rule:
@@ -61,7 +61,7 @@ def inside(fact: str | None = None, weight: float = math.inf) -> Rule:
         within = (down.unsqueeze(2) & across.unsqueeze(1)).unsqueeze(1)
         return y.masked_fill(within, 0).flatten(2).sum(-1)
 
-    return Rule(penalties, weight, "inside")
+    return _of_masks(penalties, weight, "inside")
 
 
 def smooth(weight: float = 0.1) -> Rule:
@@ -74,7 +74,7 @@ def smooth(weight: float = 0.1) -> Rule:
     def penalties(x: Any, y: Tensor, facts: Any) -> Tensor:
         return sum((y.diff(dim=side).abs().flatten(2).sum(-1) for side in (-2, -1)), y.new_zeros(y.shape[:2]))
 
-    return Rule(penalties, weight, "smooth")
+    return _of_masks(penalties, weight, "smooth")
 
 
 def connected(pieces: int = 1, weight: float = math.inf) -> Rule:
@@ -95,4 +95,16 @@ def connected(pieces: int = 1, weight: float = math.inf) -> Rule:
         found = [[ndimage.label(mask, touching)[1] - pieces for mask in row] for row in masks]
         return torch.tensor(found, dtype=y.dtype, device=y.device).clamp(min=0)
 
-    return Rule(penalties, weight, f"connected({pieces})")
+    return _of_masks(penalties, weight, f"connected({pieces})")
+
+
+def _of_masks(penalties: Penalties, weight: float, name: str) -> Rule:
+    """Return a rule that refuses candidates that are no masks."""
+
+    def checked(x: Any, y: Tensor, facts: Any) -> Any:
+        if y.dim() != 4:
+            what = "is for masks, candidates (batch, K, height, width)"
+            raise RuleError(name, f"{what}, not of the shape {tuple(y.shape)}")
+        return penalties(x, y, facts)
+
+    return Rule(checked, weight, name)

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lossnet.energies.rules import Rule
+from lossnet.energies.rules import Rule, RuleError, columns_of
 from lossnet.spaces import Constraints, Tags
 from lossnet.trees import Tree
 
@@ -83,8 +83,8 @@ class TokenFacts:
     tags: tuple[str, ...]
 
     def numbers(self, rule: str, tags: Iterable[str]) -> list[int]:
-        """Return the numbers of tags; a ValueError names one that does not exist, and the rule."""
-        return _numbers(rule, tags, self.tags)
+        """Return the numbers of tags; a `RuleError` names one that does not exist, and the rule."""
+        return list(columns_of(rule, tags, self.tags, "tag"))
 
 
 class Chains:
@@ -222,7 +222,7 @@ def changes_after(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
     def costs(text: tuple[str, ...], tags: tuple[str, ...]) -> tuple[None, Tensor]:
         return None, _at_changes(~_matches(pattern, text)[:-1], len(tags))
 
-    return ChainRule(costs, weight, f"changes_after({pattern!r})")
+    return ChainRule(costs, weight, f"changes_after('{pattern}')")
 
 
 def never_begins(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
@@ -236,7 +236,7 @@ def never_begins(pattern: str = SIGN, weight: float = 1.0) -> ChainRule:
     def costs(text: tuple[str, ...], tags: tuple[str, ...]) -> tuple[None, Tensor]:
         return None, _at_changes(_matches(pattern, text)[1:], len(tags))
 
-    return ChainRule(costs, weight, f"never_begins({pattern!r})")
+    return ChainRule(costs, weight, f"never_begins('{pattern}')")
 
 
 def bio(weight: float = float("inf")) -> ChainRule:
@@ -250,7 +250,8 @@ def bio(weight: float = float("inf")) -> ChainRule:
     def costs(text: tuple[str, ...], tags: tuple[str, ...]) -> tuple[Tensor, Tensor]:
         allowed = Tags(len(tags), tags).constraints()
         if not isinstance(allowed, Constraints):
-            raise ValueError(f"rule bio: the tags {', '.join(tags)} are of no scheme, as B-PER and I-PER are")
+            what = f"needs tags of a scheme, as B-PER and I-PER are; these are {', '.join(tags)}"
+            raise RuleError("bio", what)
         local = torch.zeros(len(text), len(tags))
         local[0] += (~allowed.begins).float()
         local[-1] += (~allowed.ends).float()
@@ -267,12 +268,14 @@ def starts_with(*tags: str, weight: float = 1.0) -> ChainRule:
     tensor([[0., 1.]])
     """
 
+    name = f"starts_with({', '.join(tags)})"
+
     def costs(text: tuple[str, ...], names: tuple[str, ...]) -> tuple[Tensor, None]:
         local = torch.zeros(len(text), len(names))
-        local[0] = 1 - _among("starts_with", tags, names)
+        local[0] = 1 - _among(name, tags, names)
         return local, None
 
-    return ChainRule(costs, weight, f"starts_with({', '.join(tags)})")
+    return ChainRule(costs, weight, name)
 
 
 # ---------------------------------------------------------------- of whole fields
@@ -373,13 +376,14 @@ def _token_rule(
 ) -> ChainRule:
     """Return a rule that makes matching tokens pay for their tag, whether it is one of some or another."""
     _compiled(pattern)
+    name = f"{word}('{pattern}', {', '.join(tags)})"
 
     def costs(text: tuple[str, ...], names: tuple[str, ...]) -> tuple[Tensor | None, None]:
         matched = _matches(pattern, text)
-        among = _among(word, tags, names)
+        among = _among(name, tags, names)
         return (matched.float().unsqueeze(1) * (own * among + others * (1 - among)), None)
 
-    return ChainRule(costs, weight, f"{word}({pattern!r}, {', '.join(tags)})")
+    return ChainRule(costs, weight, name)
 
 
 def _field_rule(
@@ -387,31 +391,26 @@ def _field_rule(
 ) -> Rule:
     """Return a rule about the columns of some tags, or of all."""
 
-    def given(x: Any, y: Tensor, facts: Any) -> Tensor:
-        known = _tokens(word, facts)
-        return penalties(y, known.numbers(word, tags or known.tags))
+    name = f"{word}({', '.join(tags)})"
 
-    return Rule(given, weight, f"{word}({', '.join(tags)})")
+    def given(x: Any, y: Tensor, facts: Any) -> Tensor:
+        known = _tokens(name, facts)
+        return penalties(y, known.numbers(name, tags or known.tags))
+
+    return Rule(given, weight, name)
 
 
 def _tokens(rule: str, facts: Any) -> TokenFacts:
     tokens = facts.get("tokens") if hasattr(facts, "get") else None
     if not isinstance(tokens, TokenFacts):
-        what = f"rule {rule} reads tokens, and the facts have none"
-        raise ValueError(f"{what}; it is for tags of sentences: give facts={{'tokens': TokenFacts(…)}}")
+        why = "; it is for tags of sentences, or give facts={'tokens': TokenFacts(…)}"
+        raise RuleError(rule, "reads tokens, and the facts have none", why=why)
     return tokens
-
-
-def _numbers(rule: str, tags: Iterable[str], names: Sequence[str]) -> list[int]:
-    for tag in tags:
-        if tag not in names:
-            raise ValueError(f"rule {rule}: no tag is called {tag!r}; tags are {', '.join(names)}")
-    return [names.index(tag) for tag in tags]
 
 
 def _among(rule: str, tags: Sequence[str], names: Sequence[str]) -> Tensor:
     among = torch.zeros(len(names))
-    among[_numbers(rule, tags, names)] = 1
+    among[list(columns_of(rule, tags, names, "tag"))] = 1
     return among
 
 

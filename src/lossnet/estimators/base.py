@@ -174,7 +174,8 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         if (X_val is None) != (y_val is None):
             raise ValueError("give X_val and y_val together, or neither")
         known, method = labelled_rows(y), self._method(rules)
-        data, unlabelled = self._apart(X, y, known, method, None if facts is None else Facts(facts))
+        told = None if facts is None else Facts(facts).of_each(len(known))
+        data, unlabelled = self._apart(X, y, known, method, told)
         if unlabelled is not None and sample_weight is not None:
             sample_weight = np.asarray(sample_weight)[known]
         valid = None if X_val is None else self._examples(X_val, y_val)
@@ -200,7 +201,9 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, known: NDArray[np.bool_], method: str, facts: Facts | None
     ) -> tuple[Examples, Examples | None]:
         """Return the instances with labels, and those without, if the method learns from them."""
-        if known.all() or not known.any():
+        if known.size and not known.any():
+            raise DataError("no row of y has a label, all are None or NaN; give some of them labels")
+        if known.all():
             return self._examples(X, y, first=True).with_facts(facts), None
         told = None if facts is None else facts.take(np.flatnonzero(known))
         data = self._examples(rows_of(X, known), rows_of(y, known), first=True).with_facts(told)
@@ -264,7 +267,7 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             device=find_device(self.device),
             progress=self.progress,
-            own=OwnParts(self.task_net, self.energy, self.frozen_energy, tuple(rules)),
+            own=OwnParts(self.task_net, self.energy, self.frozen_energy, rules),
             optimizer=self.optimizer,
             scheduler=self.scheduler,
             callbacks=self.callbacks,

@@ -59,7 +59,7 @@ def _divergence(wanted: float, rate: Tensor) -> Tensor:
 def _build(parts: Parts) -> GeneralizedExpectation:
     method = parts.make(GeneralizedExpectation, settings=parts.settings)
     method.rules = tuple(rule for rule in with_rules(method, parts).rules if isinstance(rule, ChainRule))
-    if parts.task.own.rules and not method.rules:
+    if parts.rules and not method.rules:
         raise ValueError("method expectation needs rules about tokens or neighbours, such as suggests")
     return method
 

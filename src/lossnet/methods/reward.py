@@ -115,7 +115,7 @@ class RewardImplicit(Rewarded, Implicit):
 
 def with_rules(method: Any, parts: Parts) -> Any:
     """Return a method with the rules of its parts, and the scale of their reward."""
-    method.rules, method.scale = tuple(parts.task.own.rules), parts.settings.reward_scale
+    method.rules, method.scale = parts.rules, parts.settings.reward_scale
     return method
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,16 @@ def rank_violation(
     return torch.where(gained > 0, violation, 0).mean(1)
 
 
+class Given(NamedTuple):
+    """What pairs of outputs are made of: a batch, its energy and penalties, the prediction, and the truth."""
+
+    batch: Batch
+    energy: EnergyFunction
+    penalties: EnergyFunction
+    start: Tensor
+    truth: Tensor | None
+
+
 class RewardSPEN(Rewarded, SPEN):
     """Base class of SPENs that compare pairs of outputs; the local term is first trained on labels."""
 
@@ -57,18 +68,11 @@ class RewardSPEN(Rewarded, SPEN):
         """Return the loss of each instance, ``(batch,)``."""
         start = self.start(batch.x, batch.mask).detach()
         with self.energy.frozen():
-            better, worse = self.pairs(batch, energy, penalties, start, truth)
+            better, worse = self.pairs(Given(batch, energy, penalties, start, truth))
         return rank_violation(energy, penalties, better, worse)
 
     @abstractmethod
-    def pairs(
-        self,
-        batch: Batch,
-        energy: EnergyFunction,
-        penalties: EnergyFunction,
-        start: Tensor,
-        truth: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    def pairs(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return pairs of outputs, ``(batch, K, *event)`` each, to compare."""
 
 
@@ -90,24 +94,16 @@ class RankSPEN(RewardSPEN):
     #: points of a path
     points = 5
 
-    def pairs(
-        self,
-        batch: Batch,
-        energy: EnergyFunction,
-        penalties: EnergyFunction,
-        start: Tensor,
-        truth: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        noisy = start + torch.randn_like(start)
-        path = [self.space.decode(self.space.relax(noisy, batch.mask))]
-        logits = noisy
+    def pairs(self, given: Given) -> tuple[Tensor, Tensor]:
+        logits, mask = given.start + torch.randn_like(given.start), given.batch.mask
+        path = [self.space.decode(self.space.relax(logits, mask))]
         for _ in range(self.points):
-            relaxed = self.inference(energy, self.space, logits, batch.mask).best
+            relaxed = self.inference(given.energy, self.space, logits, mask).best
             logits = torch.logit(relaxed, 1e-6) if self.space.binary else relaxed.clamp(min=1e-6).log()
             path.append(self.space.decode(relaxed))
-        path += [] if truth is None else [truth]
+        path += [] if given.truth is None else [given.truth]
         points = torch.stack(path, 1)
-        costs = penalties(points)
+        costs = given.penalties(points)
         first, second = points[:, :-1], points[:, 1:]
         improves = (costs[:, 1:] < costs[:, :-1]).reshape(*costs[:, 1:].shape, *[1] * (points.dim() - 2))
         return torch.where(improves, second, first), torch.where(improves, first, second)
@@ -127,16 +123,10 @@ class SearchSPEN(RewardSPEN):
     ['energy']
     """
 
-    def pairs(
-        self,
-        batch: Batch,
-        energy: EnergyFunction,
-        penalties: EnergyFunction,
-        start: Tensor,
-        truth: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        found = self.inference(energy, self.space, start, batch.mask).best
-        better = self.improved(batch, penalties) if truth is None else truth
+    def pairs(self, given: Given) -> tuple[Tensor, Tensor]:
+        batch, truth = given.batch, given.truth
+        found = self.inference(given.energy, self.space, given.start, batch.mask).best
+        better = self.improved(batch, given.penalties) if truth is None else truth
         return better.unsqueeze(1), self.space.decode(found).unsqueeze(1)
 
 

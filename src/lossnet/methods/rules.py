@@ -154,7 +154,7 @@ class Rules(MeanTeacher):
 
 
 def _build(parts: Parts) -> Rules:
-    return parts.make(Rules, rules=parts.task.own.rules, loss=parts.loss, settings=parts.settings)
+    return parts.make(Rules, rules=parts.rules, loss=parts.loss, settings=parts.settings)
 
 
 SPEC = MethodSpec(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from lossnet.energies import Energy
+from lossnet.energies import Energy, Rule
 from lossnet.inference import GradientInference
 from lossnet.losses import EnergyLoss, FixedLoss, TaskLoss, cross_entropy
 from lossnet.methods.base import Method
@@ -154,6 +154,11 @@ class Parts:
     @cached_property
     def space(self) -> Space:
         return self.task.space(self.settings)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What is known of outputs; labels are column numbers."""
+        return self.task.resolved(self.task.own.rules)
 
     def task_net(self) -> nn.Module:
         return self.task.task_net(self.settings)

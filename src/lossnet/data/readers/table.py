@@ -128,36 +128,34 @@ def read_parquet(
 
 
 def read_facts(path: AnyPath, names: Sequence[str], encoding: str = "utf-8") -> Facts:
-    """Read columns of numbers that are known of each row, for rules; an empty cell is what is not known.
+    """Read columns of numbers that are known of each row, for rules: facts by the columns' names.
 
-    A single column is the facts, several are facts by their names.
+    An empty cell is what is not known.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "films.csv")
     ...     _ = path.write_text("length,total\\n90,3\\n,\\n")
-    ...     read_facts(path, ["total"]).arrays[""]
-    array([ 3., nan], dtype=float32)
+    ...     read_facts(path, ["total"]).arrays
+    {'total': array([ 3., nan], dtype=float32)}
     """
-    rows = list(stream_cells(path, names, _ROWS, encoding))
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return facts_of(columns, fspath(path))
+    return facts_of(names, stream_cells(path, names, _ROWS, encoding), fspath(path))
 
 
-def facts_of(columns: Columns, path: str = _FRAME) -> Facts:
-    """Return columns of cells by their names as facts."""
-    known: dict[str, list[float]] = {}
-    for name, cells in columns.items():
-        known[name] = []
-        for row, cell in enumerate(cells, start=1):
+def facts_of(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], path: str = _FRAME, first: int = 1
+) -> Facts:
+    """Return rows of cells in some columns, of which the ``first`` has that number, as facts."""
+    known: dict[str, list[float]] = {name: [] for name in names}
+    for row, cells in enumerate(rows, start=first):
+        for name, cell in zip(names, cells, strict=True):
             lacks = not _present(cell) or _is_missing(cell)
             if not lacks and not _is_number(cell):
                 what = f"row {row} has {cell!r} in the column of facts {name!r}"
                 raise DataError(f"{what}; write a number, or nothing where it is not known", path)
             known[name].append(np.nan if lacks else number(str(cell)))
-    (values, *others) = known.values()
-    return Facts(known if others else values)
+    return Facts(known)
 
 
 def frame_columns(frame: Any) -> dict[str, list[Any]]:
