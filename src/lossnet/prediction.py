@@ -38,6 +38,16 @@ class Predictor(ABC):
         What is ``known`` of outputs ``(instances, *event)`` is 1, 0, or NaN where nothing is.
         """
 
+    @abstractmethod
+    def confidences(
+        self,
+        data: Examples,
+        outputs: Tensor,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return the chances ``(instances,)`` that decoded outputs of prepared data are right as a whole."""
+
     @property
     def threshold(self) -> float:
         """The threshold tuned on validation data, for the goal or, where none was stated, for F1."""
@@ -95,6 +105,27 @@ class Predictor(ABC):
         data = self.task.read(x)
         _, decoded = self.outputs(data, decode, device, self._known(known, data), rules, facts)
         return decoded.cpu().numpy().astype(np.uint8)
+
+    def confidence(
+        self,
+        x: Any,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        known: Any = None,
+    ) -> NDArray[Any]:
+        """Return the chances ``(instances,)`` that the outputs of `predict` are right as a whole.
+
+        An output is right if each label, tag or pixel is.  Its chance is the product of theirs or, of a model
+        that was trained with ``conditional`` and where validation data are for it, its probability under the
+        energy; calibrated on validation data (`lossnet.decoding.Confidence`).  Leave what is below some
+        chance to a person.
+        """
+        data = self.task.read(x)
+        told = self._known(known, data)
+        _, decoded = self.outputs(data, decode, device, told)
+        chances: NDArray[Any] = self.confidences(data, decoded, device, told).cpu().numpy()
+        return chances
 
     def outputs(
         self,
@@ -224,3 +255,14 @@ class Ensemble(Predictor):
         for model in self.models[1:]:
             mean = mean + model.probabilities(data, device, known)[0]
         return mean / len(self.models), truth
+
+    def confidences(
+        self,
+        data: Examples,
+        outputs: Tensor,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return means over the models."""
+        each = [model.confidences(data, outputs, device, known) for model in self.models]
+        return torch.stack(each).mean(0)
