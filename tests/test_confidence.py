@@ -1,6 +1,7 @@
 """How sure models are of whole outputs, beside how often they are right."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -9,6 +10,7 @@ import lossnet
 from lossnet import MultiLabelClassifier, Segmenter, SequenceTagger
 from lossnet.analysis import reliability
 from lossnet.build import build
+from lossnet.cli import main
 from lossnet.conditional import EnergyConditional
 from lossnet.decoding import Confidence, log_chance
 from lossnet.energies import LabelResidual
@@ -211,3 +213,54 @@ def test_of_classes_tags_and_masks():
     images = np.repeat(np.repeat(y[:60, 3:, None], 8, 1)[:, :8], 8, 2).astype(np.float32)
     segmenter = Segmenter(**common, image_width=4).fit(images, images.astype(int))
     assert ((segmenter.confidence(images) >= 0) & (segmenter.confidence(images) <= 1)).all()
+
+
+# ---------------------------------------------------------------- files, HTTP and the report
+
+
+def table_of(x):
+    return "feature_0,feature_1\n" + "".join(f"{a},{b}\n" for a, b in x.tolist())
+
+
+def test_files_have_labels_where_it_is_sure(classifier, tmp_path, capsys):
+    x, _ = twins(30, 5)
+    x = x.round(3)
+    classifier.model_.save(tmp_path / "model")
+    (tmp_path / "new.csv").write_text(table_of(x))
+    given = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv")]
+    assert main([*given, "--abstain-below", "0.6"]) == 0
+    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    wanted, sets = classifier.model_.confidence(x), classifier.model_.named(x)
+    assert list(found.columns[:3]) == ["row", "labels", "confidence"]
+    np.testing.assert_allclose(found["confidence"], wanted, atol=1e-4)
+    shown = [";".join(one) if sure >= 0.6 else "" for one, sure in zip(sets, wanted, strict=True)]
+    assert list(found["labels"]) == shown
+    assert 0 < (found["confidence"] >= 0.6).sum() < 30
+    assert main([*given, "--abstain-below", "60"]) == 2
+    assert "--abstain-below is a chance from 0 to 1, not 60" in capsys.readouterr().err
+
+
+def test_requests_may_leave_answers_out(classifier):
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from lossnet.serve import create_app
+
+    x, _ = twins(30, 6)
+    with TestClient(create_app(classifier.model_)) as client:
+
+        def ask(**content):
+            return client.post("/predict", json={"instances": x.tolist(), **content})
+
+        plain, careful = ask().json(), ask(abstain_below=0.6).json()
+        assert set(plain) == {"predictions"}
+        np.testing.assert_allclose(careful["confidences"], classifier.model_.confidence(x), atol=1e-4)
+        for answer, same, sure in zip(
+            careful["predictions"], plain["predictions"], careful["confidences"], strict=True
+        ):
+            assert answer == (same if sure >= 0.6 else None)
+        assert None in careful["predictions"]
+        for wrong in (1.5, -0.1, "0.5", True, [0.5]):
+            refused = ask(abstain_below=wrong)
+            assert refused.status_code == 422
+            assert "a number from 0 to 1" in refused.json()["detail"]

@@ -101,6 +101,7 @@ class Predictor(ABC):
         Outputs that ``rules`` penalise are changed, see `UnderRules`; ``facts`` are what is known of each
         row, as `lossnet.data.Facts` takes them.  For each of those outputs rules then judge up to 4,096 label
         sets, or up to 20 times some 1,000 outputs of a search; without rules there is one forward pass.
+        What is known comes before rules: the best of the outputs that agree with it is predicted.
         """
         data = self.task.read(x)
         _, decoded = self.outputs(data, decode, device, self._known(known, data), rules, facts)
@@ -169,13 +170,10 @@ class Predictor(ABC):
             if facts is not None:
                 raise ValueError("facts are read by rules; give rules=… too, or leave facts out")
             return outputs
-        if known is not None:
-            raise ValueError(
-                "predictions keep what is known, or rules, not both; write what is known as a rule"
-            )
         under = UnderRules(tuple(rules), self.task.space(Settings()))
         told = self.task.for_rules(data if facts is None else data.with_facts(Facts(facts)))
-        return under(told, relaxed.cpu(), outputs.cpu(), torch.as_tensor(threshold, dtype=torch.float64))
+        at = torch.as_tensor(threshold, dtype=torch.float64)
+        return under(told, relaxed.cpu(), outputs.cpu(), at, known)
 
     def _known(self, known: Any, data: Examples) -> Tensor | None:
         """Return what is known of outputs as a tensor."""

@@ -9,8 +9,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lossnet.data import DataError, Target
+from lossnet.data import DataError, Examples, Target
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.table import stream_cells
 from lossnet.data.readers.text import shortened
@@ -21,7 +22,7 @@ from lossnet.outputs.base import Kept
 from lossnet.prediction import Predictor
 from lossnet.task import Task
 
-__all__ = ["evaluate", "predict", "read"]
+__all__ = ["evaluate", "predict", "predict_part", "read"]
 
 Path = str | PathLike[str]
 
@@ -34,11 +35,12 @@ def predict(
     keep: Sequence[str] = (),
     known: Sequence[str] = (),
     decode: str | None = None,
+    abstain_below: float | None = None,
 ) -> Iterator[Predicted]:
     """Yield the inputs of a file in parts, with probabilities and outputs ``(instances, *event)``.
 
     Columns of a table to ``keep`` come with them, and columns of labels that are ``known`` have 1, 0, or
-    nothing; the file is read twice then.
+    nothing; the file is read twice then.  With ``abstain_below``, predictions have their confidence too.
     """
     task, start = model.task, 1
     cells = _cells(path, keep, encoding, "--keep") if keep else None
@@ -53,10 +55,26 @@ def predict(
                 for i, row in enumerate(rows)
             ]
             told = task.output.known(rows, prepared.source)
-        relaxed, decoded = model.outputs(prepared, decode, device, told)
+        predicted = predict_part(model, prepared, decode, device, told, abstain_below)
         kept = None if cells is None else Kept(tuple(keep), list(islice(cells, count)))
         start += count
-        yield Predicted(prepared.source, relaxed, part.names, kept, decoded)
+        yield predicted._replace(names=part.names, kept=kept)
+
+
+def predict_part(
+    model: Predictor,
+    data: Examples,
+    decode: str | None = None,
+    device: torch.device | str = "cpu",
+    known: Tensor | None = None,
+    abstain_below: float | None = None,
+) -> Predicted:
+    """Return the predictions for prepared data, with their confidence where the model may abstain."""
+    relaxed, decoded = model.outputs(data, decode, device, known)
+    predicted = Predicted(data.source, relaxed, decoded=decoded)
+    if abstain_below is None:
+        return predicted
+    return predicted._replace(confidence=model.confidences(data, decoded, device, known), below=abstain_below)
 
 
 def _known(cell: Any, name: str, row: int, path: Path) -> int | None:

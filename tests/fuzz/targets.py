@@ -509,8 +509,8 @@ KNOWN = {
         Known(lambda: partly("network", _TAGGING), [["Ann", "went", "to"], ["Ann"]]),
     ),
     "known-masks": Target(
-        [b"[[[1, null], [0, 1]], [[null, null], [NaN, 0]]]"],
-        Known(lambda: partly("network", Task(Images(1, (2, 2)), Masks())), np.zeros((2, 2, 2))),
+        [json.dumps([[[1, None, 0]] * 4, [[None, float("nan"), 0]] * 4]).encode()],
+        Known(lambda: partly("network", Task(Images(1, (4, 3)), Masks())), np.zeros((2, 4, 3))),
     ),
     "known-columns": Target(
         [b"size,year,fun,sad\n1,1990,1,\n2,,0,1.0\n", b"sad;size;fun;year\ntrue;1;;2\n;3;False;4\n"],

@@ -347,13 +347,19 @@ def predict(options: Namespace) -> None:
       lossnet predict runs/b0 input.arff -o out.csv
       lossnet predict runs/mine new.csv --keep id title -o out.csv
       lossnet predict runs/mine partly.csv --known drama comedy    # trained with --conditional auto
+      lossnet predict runs/mine new.csv --abstain-below 0.9    # labels only of rows that it is sure of
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
-    from lossnet.outputs import Predicted
+    from lossnet.outputs import Labels
 
-    model = _loaded(options)
+    model, below = _loaded(options), options.abstain_below
     task = model.task
+    if below is not None and not isinstance(task.output, Labels):
+        what = f"--abstain-below is for sets of labels, and this model predicts {task.output.summary}"
+        raise ValueError(f"{what}; model.confidence(X) says in Python how sure it is of them")
+    if below is not None and not 0 <= below <= 1:
+        raise ValueError(f"--abstain-below is a chance from 0 to 1, not {below:g}")
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
     if options.text is not None and (options.keep or options.known or options.encoding):
@@ -367,13 +373,18 @@ def predict(options: Namespace) -> None:
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
-        relaxed, decoded = model.outputs(examples, decode)
-        predicted = iter([Predicted(examples.source, relaxed, decoded=decoded)])
+        predicted = iter([stream.predict_part(model, examples, decode, abstain_below=below)])
     else:
         _check_not_over(options.input, options.output)
         keep, known = options.keep or (), options.known or ()
         predicted = stream.predict(
-            model, options.input, encoding=options.encoding, keep=keep, known=known, decode=decode
+            model,
+            options.input,
+            encoding=options.encoding,
+            keep=keep,
+            known=known,
+            decode=decode,
+            abstain_below=below,
         )
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:
