@@ -52,6 +52,7 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
+from lossnet.decoding import Decision
 from lossnet.inputs import Features, Images, Words
 from lossnet.model import Model
 from lossnet.outputs import Labels, Masks, Tags
@@ -415,11 +416,13 @@ def asking(*instances):
 def partly(engine, task):
     """A model with an engine for known parts."""
     model = model_of(task)
-    return dataclasses.replace(model, conditional=make(engine, model.task, model.settings).eval())
+    decision = Decision(confidence=(0.8, 1.1, 0.2))
+    engine = make(engine, model.task, model.settings).eval()
+    return dataclasses.replace(model, conditional=engine, decision=decision)
 
 
-def telling(known, *instances):
-    return _HEAD + json.dumps({"instances": instances, "known": known}).encode()
+def telling(known, *instances, **others):
+    return _HEAD + json.dumps({"instances": instances, "known": known, **others}).encode()
 
 
 class Known:
@@ -519,7 +522,7 @@ KNOWN = {
     "http-known": Target(
         [
             telling([{"fun": 1}, None], [0.5, 1], {"size": 3, "year": 5}),
-            telling([[1, None], [None, 0]], [0.5, 1], [0.5, 2]),
+            telling([[1, None], [None, 0]], [0.5, 1], [0.5, 2], abstain_below=0.3),
         ],
         Http(lambda: partly("network", _FILMS)),
     ),
