@@ -170,7 +170,7 @@ class Parts:
             return energy
         partition = LogPartition(self.task.input.network(self.settings, "instance", "energy", 1))
         if isinstance(energy, Sum):
-            return Sum(energy.encoder, *energy.terms, partition)  # type: ignore[arg-type]
+            return Sum(energy.encoder, *energy.terms, partition)
         return Sum(None, energy, partition)
 
     def energy_loss(self) -> Any:

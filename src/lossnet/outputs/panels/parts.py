@@ -192,8 +192,8 @@ def whole_outputs(evidence: Evidence) -> Section:
             table_rows.append([*cells, *map(Cell, (*areas, *shares))])
             if output is outputs[0]:
                 shown = torch.linspace(0, len(rows) - 1, POINTS).long().unique()
-                points = (part[shown].tolist() for part in (curve.coverage, curve.risk))
-                lines.append(Line(title, *points, colour))
+                answered, wrong = (part[shown].tolist() for part in (curve.coverage, curve.risk))
+                lines.append(Line(title, answered, wrong, colour))
                 frequencies.append(Line(title, found.predicted.tolist(), found.frequency.tolist(), colour))
                 legend.append(tag("span", title, class_=f"key c{colour}"))
                 counts = counts or found.counts.tolist()
