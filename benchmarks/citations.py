@@ -249,9 +249,7 @@ def rows_of(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = []
     for title, row in ROWS.items():
         best = chosen(results, row.like or title)
-        mine = [
-            one for one in _of(results, title) if one["seed"] not in TRIAL_DRAWS and one["trial"] == best
-        ]
+        mine = [one for one in _of(results, title) if one["seed"] not in TRIAL_DRAWS and one["trial"] == best]
         cells = [_cell([one for one in mine if one["labelled"] == labelled]) for labelled in LABELLED]
         if any(cells):
             seconds = f"{statistics.mean(one['seconds'] for one in mine):.0f}"

@@ -4,6 +4,7 @@
 - *NCE, relaxed* and *NCE, expected*: SEAL-NCE with one step of each network on a batch.  The task net
   descends ``E(relax(A(x)))``, or ``KL(P(·|x) ‖ p_E)``: the expectation of ``E`` under its own distribution,
   minus that distribution's entropy.
+- *partition, relaxed*: the same steps with a log-partition that is learned beside the energy.
 - *residual, relaxed* and *residual, expected*: an energy without a local term that was trained against
   predictions of networks of other folds, then frozen.
 
@@ -170,6 +171,15 @@ def _seal(run: Run, data: Any, weight: float, expected: bool = False) -> Method:
     return method
 
 
+def _partition(run: Run, data: Any, weight: float) -> Method:
+    """Return SEAL with a learned log-partition, with one step of each network on a batch."""
+    method = new_model(dataclasses.replace(run, loss="partition"), data).method
+    assert isinstance(method, SEAL)
+    assert run.settings is not None
+    method.task_loss = _task_loss(run.settings, weight, expected=False)
+    return method
+
+
 def _residual(run: Run, data: Any, weight: float, expected: bool = False) -> Method:
     assert run.settings is not None
     with torch.random.fork_rng([]):
@@ -187,6 +197,7 @@ WAYS = (
     Way("one step each, weight 0", "", _seal, SINGLE),
     Way("NCE, relaxed", "one step each, weight 0", _seal, SINGLE),
     Way("NCE, expected", "one step each, weight 0", partial(_seal, expected=True), SINGLE),
+    Way("partition, relaxed", "one step each, weight 0", _partition, SINGLE),
     Way("residual, relaxed", "one step each, weight 0", _residual, SINGLE),
     Way("residual, expected", "one step each, weight 0", partial(_residual, expected=True), SINGLE),
 )

@@ -185,6 +185,17 @@ def test_over_http(trained):
             assert said in json.loads(refused.text)["detail"]
 
 
+def test_what_is_known_and_rules_together(trained):
+    model, _, _ = trained
+    x = np.zeros((2, 2), dtype="float32")
+    either = [lossnet.energies.excludes(0, 2)]
+    free = model.predict(x, known=KNOWN)
+    found = model.predict(x, known=KNOWN, rules=either)
+    assert (free[0, [0, 2]] == 1).all(), "which the rule forbids"
+    assert (found[0] == [1, 1, 0, 0]).all()
+    assert (found[1] == free[1]).all()
+
+
 @pytest.mark.parametrize("engine", ["network", "energy"])
 def test_estimators_and_pickles(engine):
     import pickle

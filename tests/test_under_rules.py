@@ -81,6 +81,51 @@ def test_it_is_the_best_of_all_sets(name, most):
     assert same == 1 if most or name == "taxonomy" else same > 0.9
 
 
+@pytest.mark.parametrize("most", [4096, 0], ids=["listed", "searched"])
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_best_of_the_sets_that_agree_with_what_is_known(name, most):
+    rules, p, threshold = CASES[name], chances(60), 0.3
+    data = rows(60, torch.randint(1, 11, (60,), generator=torch.Generator().manual_seed(1)))
+    told, _ = brute_force(rules, chances(60, 2), threshold, data.batch(torch.arange(60)))  # so that some can
+    hidden = torch.rand(60, LABELS, generator=torch.Generator().manual_seed(3)) > 0.3
+    known = torch.where(hidden, math.nan, told)
+    start = torch.where(hidden, (p >= threshold).float(), told.float())
+    under = UnderRules(rules, MultiLabel(LABELS), most=most)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = under(data, p, start, threshold, known)
+    assert torch.equal(found[~hidden], told[~hidden].float()), "what is known is kept"
+    batch, every = data.batch(torch.arange(60)), SETS.expand(60, -1, -1)
+    worth = p.double().logit() - math.log(threshold / (1 - threshold))
+    energy = sum(one.at(batch.x, batch.facts)(every) for one in rules) - (every * worth.unsqueeze(1)).sum(-1)
+    fits = (known.isnan().unsqueeze(1) | (every == known.unsqueeze(1))).all(-1)
+    wanted = SETS[energy.masked_fill(~fits, math.inf).argmin(1)]
+    changed = sum(one.at(batch.x, batch.facts)(start.unsqueeze(1)) for one in rules).squeeze(1) > 0
+    assert changed.sum() > 15
+    same = (found == wanted).all(1)[changed].double().mean()
+    assert same == 1 if most or name == "taxonomy" else same > 0.85
+
+
+def test_what_is_known_comes_before_rules():
+    """Three labels that two must be, and a label whose parent is ruled out."""
+    p = chances(2)
+    known = torch.full((2, LABELS), math.nan)
+    known[1, :3] = 1
+    start = torch.where(known.isnan(), (p > 0.5).float(), known)
+    for rules in ([exactly(2)], [exactly(2), excludes(5, 6)]):
+        with pytest.warns(UserWarning, match="on row 1; .*do rules, facts or what is known disagree?"):
+            found = UnderRules(rules, MultiLabel(LABELS))(rows(2), p, start, known=known)
+        assert found[0].sum() == 2
+        assert found[1].nonzero().squeeze(1).tolist() == [0, 1, 2]
+    known = torch.full((1, LABELS), math.nan)
+    known[0, 0], known[0, 1] = 0, 1
+    with pytest.warns(UserWarning, match="on row 0"):
+        found = UnderRules([ancestors({1: 0, 3: 1})], MultiLabel(LABELS))(
+            rows(1), p[:1], torch.where(known.isnan(), 1.0, known), known=known
+        )
+    assert found[0, :2].tolist() == [0, 1]
+
+
 def test_the_threshold_is_where_a_label_is_as_likely_as_not():
     p = torch.tensor([[0.25, 0.35, 0.2, 0.1, 0.1, 0.1, 0.1]])
     loose = [excludes(1, 6), at_least(1)]
@@ -137,6 +182,31 @@ def test_tags_are_searched_and_spans_stay_whole():
     none = Rule(lambda x, y, facts: y[..., 1].sum(-1), math.inf, "none")
     found = UnderRules([none], space)(Padded(FeatureTable(np.zeros((1, 1)))), p, start)
     assert found.argmax(-1)[0, :4].tolist() == [0, 0, 0, 0], "an I without its B is no way out"
+
+
+def test_known_tags_and_pixels_are_kept():
+    space = Tags(3)
+    p = torch.tensor([[[0.1, 0.8, 0.1], [0.1, 0.7, 0.2], [0.1, 0.6, 0.3]]])
+    known = torch.full((1, 3, 3), math.nan)
+    known[0, 1, 2] = 0  # not the third tag, whatever else
+    known[0, 2] = torch.tensor([0.0, 1.0, 0.0])
+    once = Rule(lambda x, y, facts: (y[..., 1].sum(-1) - 1).clamp(min=0), math.inf, "once")
+
+    class Whole(Examples):
+        def batch(self, indices):
+            return Batch(torch.zeros(1, 3), mask=torch.ones(1, 3))
+
+    found = UnderRules([once], space)(Whole(FeatureTable(np.zeros((1, 1)))), p, space.decode(p), known=known)
+    assert found.argmax(-1)[0].tolist()[1:] == [0, 1]
+    assert found[0, 0, 1] == 0
+    known = torch.full((1, 12, 12), math.nan)
+    known[0, 10, 10], known[0, 0, 0] = 1, 0
+    start = torch.where(known.isnan(), (NOISY > 0.5).float(), known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = UnderRules([connected()], Mask())(rows(1), NOISY, start, known=known)
+    assert found[0, 10, 10] == 1
+    assert found[0, 0, 0] == 0
 
 
 BLOB = torch.zeros(1, 12, 12)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from lossnet.scores import log_loss
@@ -17,6 +18,7 @@ from lossnet.spaces import Space
 __all__ = [
     "LABEL_DECODERS",
     "Calibration",
+    "Confidence",
     "Decision",
     "Decoder",
     "ExpectedF1",
@@ -24,6 +26,7 @@ __all__ = [
     "Threshold",
     "calibrate",
     "doubt",
+    "log_chance",
     "tune_label_thresholds",
     "tune_threshold",
 ]
@@ -144,6 +147,81 @@ def _own_scales(logits: Tensor, truth: Tensor, shared: float, spread: float, rou
     return scales
 
 
+def log_chance(space: Space, relaxed: Tensor, outputs: Tensor) -> Tensor:
+    """Return ``log P(y | x)`` ``(n,)`` of outputs ``(n, *event)``, if their units are independent given x.
+
+    >>> from lossnet.spaces import MultiLabel
+    >>> chances, sets = torch.tensor([[0.5, 0.8]]), torch.tensor([[1.0, 0.0]])
+    >>> log_chance(MultiLabel(2), chances, sets).exp()
+    tensor([0.1000])
+    """
+    chances = relaxed.double().clamp(_NEAREST, 1 - _NEAREST)
+    own = torch.where(outputs > 0, chances.log(), (-chances).log1p() if space.binary else 0.0)
+    return own.flatten(1).sum(1).to(relaxed.dtype)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The chance that a whole output is right, from the log-probability ``log p`` that a model gives it.
+
+    Beta calibration (Kull et al., AISTATS 2017): ``σ(rise · log p − fall · log(1 − p) + offset)``, which
+    leaves ``p`` as it is at 1, 1 and 0.  What is likelier stays likelier.
+
+    >>> Confidence()(torch.tensor([0.1, 0.8]).log())
+    tensor([0.1000, 0.8000])
+    """
+
+    rise: float = 1.0
+    fall: float = 1.0
+    offset: float = 0.0
+
+    @classmethod
+    def fit(cls, log_chances: Tensor, right: Tensor) -> Confidence:
+        """Return the likeliest one, given which validation outputs are right, both ``(n,)``.
+
+        Where all are right, or none, no chance becomes 1 or 0: targets are ``(n₁ + 1) / (n₁ + 2)`` and
+        ``1 / (n₀ + 2)`` (Platt, 1999).
+
+        >>> sure, right = torch.tensor([0.9] * 100).log(), torch.tensor([1.0] * 70 + [0.0] * 30)
+        >>> Confidence.fit(sure, right)(sure[:1])
+        tensor([0.6997])
+        """
+        parts = cls._parts(log_chances.double().cpu())
+        scale = parts.abs().mean(0).clamp_min(1e-3)
+        inputs, right = parts / scale, right.double().cpu()
+        total = right.sum()
+        target = torch.where(right > 0, (total + 1) / (total + 2), 1 / (len(right) - total + 2))
+
+        def loss(values: Any) -> tuple[float, Any]:
+            logits = inputs @ torch.as_tensor(values)
+            slopes = inputs.T @ (logits.sigmoid() - target) / len(target)
+            return float(_binary_loss(logits, target)), slopes.numpy()
+
+        start = scale * torch.tensor([1.0, 1.0, 0.0])
+        found = minimize(loss, start.numpy(), jac=True, bounds=[(0, None), (0, None), (None, None)])
+        return cls(*(torch.as_tensor(found.x) / scale).tolist())
+
+    def loss(self, log_chances: Tensor, right: Tensor) -> float:
+        """Return the log loss of the chances that outputs are right, given which are.
+
+        >>> Confidence().loss(torch.tensor([0.5]).log(), torch.ones(1))
+        0.6931...
+        """
+        return float(torch.nn.functional.binary_cross_entropy(self(log_chances), right.to(log_chances)))
+
+    def __call__(self, log_chances: Tensor) -> Tensor:
+        """Return the chances ``(n,)`` that outputs are right."""
+        own = torch.tensor([self.rise, self.fall, self.offset], dtype=torch.float64)
+        return (self._parts(log_chances.double()) @ own.to(log_chances.device)).sigmoid().to(log_chances)
+
+    @staticmethod
+    def _parts(log_chances: Tensor) -> Tensor:
+        """Return ``log p``, ``−log(1 − p)`` and 1, ``(n, 3)``; an estimate of ``p`` may be above 1."""
+        log_chances = log_chances.clamp(max=-_NEAREST)
+        wrong = -torch.log(-torch.expm1(log_chances))
+        return torch.stack([log_chances, wrong, torch.ones_like(wrong)], -1)
+
+
 @dataclass(frozen=True)
 class Decision:
     """What validation data have chosen for decoding.
@@ -154,6 +232,8 @@ class Decision:
         goal: what outputs are decoded for, if anything was stated.
         doubt: why outputs should not be taken for probabilities, if so.
         whole: whether the likeliest whole output is predicted, by the energy of a conditional model.
+        confidence: the numbers of a `Confidence`, if it was fitted.
+        joint: whether it is of the log-probabilities of an energy, and not of independent units.
     """
 
     threshold: float = 0.5
@@ -161,6 +241,8 @@ class Decision:
     goal: str | None = None
     doubt: str | None = None
     whole: bool = False
+    confidence: tuple[float, ...] = ()
+    joint: bool = False
 
     @classmethod
     def mean(cls, decisions: Sequence[Decision]) -> Decision:

@@ -3,7 +3,8 @@
 What is known of a set is clamped.  Inputs are the task net's logits ``(batch, labels)``, and ``known``
 ``(batch, labels)`` is 1, 0, or NaN where nothing is known.  ``R`` is a `LabelResidual`.
 
-An instance's marginals do not depend on which others are in its batch: all use the same random numbers.
+An instance's marginals and log-probabilities do not depend on which others are in its batch: all use the same
+random numbers.
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ class Gibbs:
         generator = _generator(logits, seed)
         proposals = [self.marginals(energy, logits, known, seed), logits.sigmoid()]
         proposals = [one.clamp(_LEAST, 1 - _LEAST) for one in proposals]
+        numbers = torch.rand(draws, logits.shape[1], generator=generator, device=logits.device).to(logits)
         drawn = torch.cat(
             [
-                torch.where(free, chances, clamped)
-                .unsqueeze(1)
-                .expand(-1, number, -1)
-                .bernoulli(generator=generator)
-                for chances, number in zip(proposals, (draws - draws // 3, draws // 3), strict=True)
+                (part < torch.where(free, chances, clamped).unsqueeze(1)).to(logits)
+                for chances, part in zip(
+                    proposals, numbers.split([draws - draws // 3, draws // 3]), strict=True
+                )
             ],
             1,
         )

@@ -43,7 +43,7 @@ from lossnet.build import build
 from lossnet.conditional import ENGINES, Conditional, EnergyConditional, make
 from lossnet.data import Dataset, Examples
 from lossnet.data.readers.text import Unknown
-from lossnet.decoding import Calibration, Decision, Decoder, calibrate
+from lossnet.decoding import Calibration, Confidence, Decision, Decoder, calibrate, log_chance
 from lossnet.energies import Energy
 from lossnet.methods import Blend, Method
 from lossnet.own import Factory, OwnParts
@@ -62,6 +62,8 @@ CONDITIONAL = "conditional.safetensors"
 #: the name of decoding by the energy of a conditional model
 LIKELIEST = "likeliest"
 CHECKSUMS = "sha256"
+#: validation instances that a confidence is fitted on at most
+_MOST_JUDGED = 1000
 #: names of the method and loss of an average of models
 BLEND = ("blend", "none")
 #: members that a blend has at most
@@ -130,7 +132,54 @@ class Model(Predictor):
         self.calibration = calibrate(space, relaxed, truth)
         relaxed = self.calibration(space, relaxed)
         self.decision = output.decide(space, relaxed, truth, Decision(goal=self.decision.goal))
+        self.fit_confidence(relaxed, truth)
         return relaxed, truth
+
+    def fit_confidence(self, relaxed: Tensor, truth: Tensor) -> None:
+        """Calibrate how sure the model is of whole outputs, by its energy or label by label.
+
+        Whichever predicts better which outputs are right.  ``relaxed`` are the calibrated probabilities of
+        validation data ``(instances, *event)``.
+        """
+        rows = torch.linspace(0, len(relaxed) - 1, min(len(relaxed), _MOST_JUDGED)).round().long()
+        base, truth = relaxed[rows.to(relaxed.device)], truth[rows.to(truth.device)]
+        nothing = torch.full_like(base, torch.nan)
+        outputs = self._likeliest(base, nothing) if self.decision.whole else self.decoder()(base)
+        right = (outputs == truth.to(outputs)).flatten(1).all(1)
+        fits = {}
+        for joint in (False, True) if isinstance(self.conditional, EnergyConditional) else (False,):
+            chances = self._log_chances(joint, base, nothing, base, outputs)
+            found = Confidence.fit(chances, right)
+            fits[joint] = found.loss(chances, right), found
+        joint = min(fits, key=lambda one: fits[one][0])
+        numbers = dataclasses.astuple(fits[joint][1])
+        self.decision = dataclasses.replace(self.decision, confidence=numbers, joint=joint)
+
+    def confidences(
+        self,
+        data: Dataset,
+        outputs: Tensor,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        if not self.decision.confidence:
+            what = "how sure this model is of whole outputs was not calibrated"
+            raise ValueError(f"{what}; call decide(valid) with validation data, or train it with some")
+        base, given = self._base(data, device, known)
+        relaxed = base if known is None else self._given(data, device, base, known)
+        chances = self._log_chances(self.decision.joint, base, given, relaxed, outputs.to(base))
+        return Confidence(*self.decision.confidence)(chances)
+
+    def _log_chances(
+        self, joint: bool, base: Tensor, given: Tensor, relaxed: Tensor, outputs: Tensor
+    ) -> Tensor:
+        """Return log-probabilities of outputs ``(instances,)``: of the energy, or of independent units.
+
+        The latter have the probabilities ``relaxed``; ``base`` are those where nothing is known.
+        """
+        if joint:
+            return self._log_probs(base, given, outputs)[0]
+        return log_chance(self.method.space, relaxed, outputs)
 
     def double(self) -> Model:
         """Return a copy that computes in float64, in which a row's place in a batch does not matter.
@@ -170,8 +219,10 @@ class Model(Predictor):
         self, data: Dataset, device: torch.device | str = "cpu", known: Tensor | None = None
     ) -> Tensor:
         """Return the likeliest label set of each instance, ``(instances, labels)``, of those searched."""
-        engine = self._joint().to(device)
-        base, given = self._base(data, device, known)
+        return self._likeliest(*self._base(data, device, known))
+
+    def _likeliest(self, base: Tensor, given: Tensor) -> Tensor:
+        engine = self._joint().to(base.device)
         pairs = zip(base.split(512), given.split(512), strict=True)
         return torch.cat([engine.likeliest(*pair) for pair in pairs])
 
@@ -199,15 +250,25 @@ class Model(Predictor):
         Both are ``(rows,)``.  Needs the energy of a conditional model; ``y`` and ``known`` are as for
         `predict_proba`, and ``y`` leaves nothing open.
         """
+        self._joint()
         data = self.task.read(x)
-        engine, outputs = self._joint().to(device), self.task.output.known(y, data.source)
+        outputs = self.task.output.known(y, data.source)
         if outputs.isnan().any():
             row = int(outputs.isnan().any(1).nonzero()[0])
             raise ValueError(f"row {row} of y is not known completely; give 0 and 1 for all labels")
         base, given = self._base(data, device, self._known(known, data))
+        found = self._log_probs(base, given, outputs, seed)
+        values, errors = (part.cpu().numpy() for part in found)
+        return values, errors
+
+    def _log_probs(
+        self, base: Tensor, given: Tensor, outputs: Tensor, seed: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of outputs under the energy, and standard errors, ``(instances,)``."""
+        engine = self._joint().to(base.device)
         parts = zip(base.split(64), given.split(64), outputs.to(base).split(64), strict=True)
         found = [engine.log_prob(part, told, y.unsqueeze(1), seed) for part, told, y in parts]
-        values, errors = (torch.cat(part).squeeze(1).cpu().numpy() for part in zip(*found, strict=True))
+        values, errors = (torch.cat(part).squeeze(1) for part in zip(*found, strict=True))
         return values, errors
 
     def _base(self, data: Dataset, device: torch.device | str, known: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -426,8 +487,11 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
             raise ModelError(f"the energy was not kept ({ENERGY} is missing)")
     for name, _ in list(method.named_buffers(recurse=False)):
         delattr(method, name)
+    decision, calibration = _chosen(content, method.space)
     engine = None if only is not None else _engine_of(content, task, settings, files)
-    return Model(method, names, settings, task, *_chosen(content, method.space), members, engine)
+    if decision.joint and only is None and not isinstance(engine, EnergyConditional):
+        raise ModelError("its confidence is by an energy that is not there")
+    return Model(method, names, settings, task, decision, calibration, members, engine)
 
 
 def _method_and_loss(names: Any) -> tuple[str, str]:
@@ -478,6 +542,7 @@ def _chosen(content: Mapping[str, Any], space: Space) -> tuple[Decision, Calibra
     decision = Decision(**_fields(content, "decision"))
     _check_numbers("thresholds", (decision.threshold,), space, 1)
     _check_numbers("label thresholds", decision.label_thresholds or (0.5,), space, 1)
+    _check_confidence(decision.confidence)
     return decision, _calibration(content, space)
 
 
@@ -485,6 +550,16 @@ def _calibration(content: Mapping[str, Any], space: Space) -> Calibration:
     calibration = Calibration(**_fields(content, "calibration"))
     _check_numbers("scales", calibration.scales, space, math.inf)
     return calibration
+
+
+def _check_confidence(values: tuple[float, ...]) -> None:
+    """Raise a ValueError for what are not the numbers of a `Confidence`."""
+    if not isinstance(values, tuple) or len(values) not in (0, 3):
+        raise ValueError(f"a confidence has three numbers, not {values!r}")
+    if any(type(value) not in (int, float) or not math.isfinite(value) for value in values):
+        raise ValueError(f"a confidence has finite numbers, not {values!r}")
+    if any(value < 0 for value in values[:2]):
+        raise ValueError(f"a confidence rises and falls by at least 0, not {values!r}")
 
 
 def _check_numbers(name: str, values: tuple[float, ...], space: Space, most: float) -> None:

@@ -38,6 +38,16 @@ class Predictor(ABC):
         What is ``known`` of outputs ``(instances, *event)`` is 1, 0, or NaN where nothing is.
         """
 
+    @abstractmethod
+    def confidences(
+        self,
+        data: Examples,
+        outputs: Tensor,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return the chances ``(instances,)`` that decoded outputs of prepared data are right as a whole."""
+
     @property
     def threshold(self) -> float:
         """The threshold tuned on validation data, for the goal or, where none was stated, for F1."""
@@ -91,10 +101,32 @@ class Predictor(ABC):
         Outputs that ``rules`` penalise are changed, see `UnderRules`; ``facts`` are what is known of each
         row, as `lossnet.data.Facts` takes them.  For each of those outputs rules then judge up to 4,096 label
         sets, or up to 20 times some 1,000 outputs of a search; without rules there is one forward pass.
+        What is known comes before rules: the best of the outputs that agree with it is predicted.
         """
         data = self.task.read(x)
         _, decoded = self.outputs(data, decode, device, self._known(known, data), rules, facts)
         return decoded.cpu().numpy().astype(np.uint8)
+
+    def confidence(
+        self,
+        x: Any,
+        decode: str | Decoder | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        known: Any = None,
+    ) -> NDArray[Any]:
+        """Return the chances ``(instances,)`` that the outputs of `predict` are right as a whole.
+
+        An output is right if each label, tag or pixel is.  Its chance is the product of theirs or, of a model
+        that was trained with ``conditional`` and where validation data are for it, its probability under the
+        energy; calibrated on validation data (`lossnet.decoding.Confidence`).  Leave what is below some
+        chance to a person.
+        """
+        data = self.task.read(x)
+        told = self._known(known, data)
+        _, decoded = self.outputs(data, decode, device, told)
+        chances: NDArray[Any] = self.confidences(data, decoded, device, told).cpu().numpy()
+        return chances
 
     def outputs(
         self,
@@ -138,15 +170,12 @@ class Predictor(ABC):
             if facts is not None:
                 raise ValueError("facts are read by rules; give rules=… too, or leave facts out")
             return outputs
-        if known is not None:
-            raise ValueError(
-                "predictions keep what is known, or rules, not both; write what is known as a rule"
-            )
         under = UnderRules(self.task.resolved(rules), self.task.space(Settings()))
         if facts is not None:
             data = data.with_facts(facts if isinstance(facts, Facts) else Facts(facts))
         told = self.task.for_rules(data)
-        return under(told, relaxed.cpu(), outputs.cpu(), torch.as_tensor(threshold, dtype=torch.float64))
+        at = torch.as_tensor(threshold, dtype=torch.float64)
+        return under(told, relaxed.cpu(), outputs.cpu(), at, known)
 
     def _known(self, known: Any, data: Examples) -> Tensor | None:
         """Return what is known of outputs as a tensor."""
@@ -226,3 +255,14 @@ class Ensemble(Predictor):
         for model in self.models[1:]:
             mean = mean + model.probabilities(data, device, known)[0]
         return mean / len(self.models), truth
+
+    def confidences(
+        self,
+        data: Examples,
+        outputs: Tensor,
+        device: torch.device | str = "cpu",
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """Return means over the models."""
+        each = [model.confidences(data, outputs, device, known) for model in self.models]
+        return torch.stack(each).mean(0)

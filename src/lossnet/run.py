@@ -430,6 +430,10 @@ def with_conditional(fitted: Fitted, run: Run, data: Loaded) -> Fitted:
     told = dataclasses.asdict(compared)
     if isinstance(model.conditional, EnergyConditional) and model.decision.goal == "exact-match":
         model.decision, told["exact_match"] = _whole(model, data, device)
+    if isinstance(model.conditional, EnergyConditional):
+        relaxed, truth = model.probabilities(data.valid.on(device), device)
+        assert truth is not None
+        model.fit_confidence(relaxed, truth)
     seconds = round(fitted.seconds + time.monotonic() - started, 2)
     return dataclasses.replace(fitted, model=model, seconds=seconds, conditional=told)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from lossnet.data import DataError, Target
+from lossnet.data import DataError, Examples, Facts, Target
 from lossnet.data.readers import ROWS, facts_of
 from lossnet.data.readers.table import stream_cells
 from lossnet.data.readers.text import shortened
@@ -23,7 +24,7 @@ from lossnet.outputs.base import Kept
 from lossnet.prediction import Predictor
 from lossnet.task import Task
 
-__all__ = ["evaluate", "predict", "read"]
+__all__ = ["evaluate", "predict", "predict_part", "read"]
 
 Path = str | PathLike[str]
 
@@ -38,11 +39,13 @@ def predict(
     decode: str | None = None,
     rules: Sequence[Rule] = (),
     facts: Sequence[str] = (),
+    abstain_below: float | None = None,
 ) -> Iterator[Predicted]:
     """Yield the inputs of a file in parts, with probabilities and outputs ``(instances, *event)``.
 
     Columns of a table to ``keep`` come with them, columns of labels that are ``known`` have 1, 0, or nothing,
-    and columns of ``facts`` are what ``rules`` read; the file is read twice then.
+    and columns of ``facts`` are what ``rules`` read; the file is read twice then.  With ``abstain_below``,
+    predictions have their confidence too.
     """
     task, start = model.task, 1
     cells = _cells(path, keep, encoding, "--keep") if keep else None
@@ -60,10 +63,28 @@ def predict(
             ]
             told = task.output.known(rows, prepared.source)
         of_rows = None if columns is None else facts_of(facts, islice(columns, count), fspath(path), start)
-        relaxed, decoded = model.outputs(prepared, decode, device, told, rules, of_rows)
+        predicted = predict_part(model, prepared, decode, device, told, rules, of_rows, abstain_below)
         kept = None if cells is None else Kept(tuple(keep), list(islice(cells, count)))
         start += count
-        yield Predicted(prepared.source, relaxed, part.names, kept, decoded)
+        yield predicted._replace(names=part.names, kept=kept)
+
+
+def predict_part(
+    model: Predictor,
+    data: Examples,
+    decode: str | None = None,
+    device: torch.device | str = "cpu",
+    known: Tensor | None = None,
+    rules: Sequence[Rule] = (),
+    facts: Facts | None = None,
+    abstain_below: float | None = None,
+) -> Predicted:
+    """Return the predictions for prepared data, with their confidence where the model may abstain."""
+    relaxed, decoded = model.outputs(data, decode, device, known, rules, facts)
+    predicted = Predicted(data.source, relaxed, decoded=decoded)
+    if abstain_below is None:
+        return predicted
+    return predicted._replace(confidence=model.confidences(data, decoded, device, known), below=abstain_below)
 
 
 def _known(cell: Any, name: str, row: int, path: Path) -> int | None:

@@ -22,6 +22,8 @@ __all__ = ["UnderRules"]
 
 #: what a unit of a hard rule's penalty counts, in nats: outputs that break one by less are nearer
 _HARD = 1e4
+#: what a value that is known is worth to a search, which then leaves it alone
+_KNOWN = 1e9
 #: numbers in the candidates that are judged at a time
 _AT_ONCE = 1 << 22
 #: rows that a warning names
@@ -39,6 +41,8 @@ class UnderRules:
     clear squares and pieces of a mask.  Where no output that was tried keeps the hard rules, one that breaks
     them least is the answer, with a warning that names the row.
 
+    What is known of an output is kept before all rules: only outputs that agree with it are judged.
+
     Args:
         rules: whose energies are summed.
         space: of outputs.
@@ -54,6 +58,9 @@ class UnderRules:
     >>> data = Examples(FeatureTable([[0.0]]), facts=Facts([3.0]))
     >>> under(data, chances, (chances > 0.5).float())
     tensor([[1., 0., 0., 1.]])
+    >>> known = torch.tensor([[torch.nan, torch.nan, 1.0, torch.nan]])  # 2 and 1 add up to 3 too
+    >>> under(data, chances, torch.tensor([[1.0, 1.0, 1.0, 0.0]]), known=known)
+    tensor([[0., 1., 1., 0.]])
     """
 
     rules: Sequence[Rule]
@@ -67,13 +74,22 @@ class UnderRules:
         check_rules(self.rules)
 
     def __call__(
-        self, data: Examples, relaxed: Tensor, start: Tensor, threshold: float | Tensor = 0.5
+        self,
+        data: Examples,
+        relaxed: Tensor,
+        start: Tensor,
+        threshold: float | Tensor = 0.5,
+        known: Tensor | None = None,
     ) -> Tensor:
         """Return outputs of prepared data ``(n, *event)`` in place of those at the ``start``.
 
-        A label or pixel whose probability, in ``relaxed``, is at the ``threshold`` is as likely as not.
+        A label or pixel whose probability, in ``relaxed``, is at the ``threshold`` is as likely as not.  What
+        is ``known`` ``(n, *event)`` is 1, 0 or NaN, and the ``start`` agrees with it.
         """
         worth = _worth(self.space, relaxed.double().cpu(), threshold)
+        told = torch.full_like(worth, torch.nan)
+        if known is not None:
+            told[tuple(map(slice, known.shape))] = known.to(worth)
         outputs, unkept = start.clone(), []
         numbers = range(len(start)) if data.numbers is None else data.numbers.tolist()
         for rows in torch.arange(len(start)).split(64):
@@ -87,7 +103,8 @@ class UnderRules:
             for place in penalised.squeeze(1).tolist():
                 row = int(rows[place])
                 try:
-                    best, kept = self._best(worth[row], start[row].double().cpu(), data, row)
+                    of_row = worth[row], start[row].double().cpu(), told[row]
+                    best, kept = self._best(*of_row, data, row)
                 except RuleError as error:
                     raise error.among([numbers[row]]) from error.__cause__
                 outputs[row][tuple(map(slice, best.shape))] = best.to(outputs)
@@ -96,17 +113,20 @@ class UnderRules:
             named = ", ".join(unkept[:_NAMED]) + f" and {len(unkept) - _NAMED} more" * (len(unkept) > _NAMED)
             where = f"row{'s' * (len(unkept) > 1)} {named}"
             what = f"no output that was tried keeps the hard rules on {where}"
-            warn(f"{what}; the nearest is given: do rules or facts disagree?")
+            others = "rules or facts" if known is None else "rules, facts or what is known"
+            warn(f"{what}; the nearest is given: do {others} disagree?")
         return outputs
 
     def _terms(self, batch: Batch) -> list[tuple[Rule, Any]]:
         return [(rule, rule.encode(batch.x, batch.facts)) for rule in self.rules]
 
-    def _best(self, worth: Tensor, start: Tensor, data: Dataset, row: int) -> tuple[Tensor, bool]:
+    def _best(
+        self, worth: Tensor, start: Tensor, known: Tensor, data: Dataset, row: int
+    ) -> tuple[Tensor, bool]:
         """Return the best output of one instance, and whether it keeps the hard rules."""
         batch = data.batch(torch.tensor([row]))
         terms, size = self._terms(batch), tuple(map(slice, _size(self.space, start.unsqueeze(0), batch)))
-        worth, start = worth[size], start[size]
+        worth, start, known = worth[size], start[size], known[size]
 
         def value(y: Tensor) -> Tensor:
             """Return ``−log P + E`` ``(K,)`` of candidates ``(K, *event)``, finite for hard rules too."""
@@ -115,29 +135,38 @@ class UnderRules:
             return energies - (y * worth).flatten(1).sum(1)
 
         hard = [(rule, encoded) for rule, encoded in terms if rule.hard]
-        best = self._exact(worth, value)
+        best = self._exact(worth, value, known)
         if best is None:
-            best = self._search(worth, start, value)
+            best = self._search(worth, start, value, known)
         return best, not _energy(hard, best[None, None]).item()
 
-    def _exact(self, worth: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor | None:
-        """Return the best of all outputs, or None where they are too many."""
+    def _exact(self, worth: Tensor, value: Callable[[Tensor], Tensor], known: Tensor) -> Tensor | None:
+        """Return the best of all outputs that agree with what is known, or None where they are too many."""
         if not isinstance(self.space, MultiLabel):
             return None
         (rule,) = self.rules if len(self.rules) == 1 else (None,)
         if isinstance(rule, Ancestors) and rule.hard and rule.exact:
-            return rule.best(worth)
+            best = rule.best(_kept(worth, known))
+            return best if bool(_agree(best, known)) else None
         sets = listed(self.space.labels, self.rules, self.most)
         if sets is None:
             return None
         sets = sets.to(worth)
-        return sets[value(sets).argmin()]
+        sets = sets[_agree(sets, known)]
+        return sets[value(sets).argmin()] if len(sets) else None
 
-    def _search(self, worth: Tensor, start: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+    def _search(
+        self, worth: Tensor, start: Tensor, value: Callable[[Tensor], Tensor], known: Tensor
+    ) -> Tensor:
         """Return the best output of a beam search that ends when two rounds have found nothing better."""
         beam, best, lowest, vain = start.unsqueeze(0), start, value(start.unsqueeze(0)).item(), 0
+        guide = _kept(worth, known)
         for _ in range(self.rounds):
-            found = torch.cat([neighbours(self.space, y, worth, self.moves) for y in beam])
+            found = torch.cat([neighbours(self.space, y, guide, self.moves) for y in beam])
+            if self.space.binary:
+                found = torch.where(known.isnan(), found, known)
+            else:
+                found = found[_agree(found, known)]
             values, order = value(found).sort()
             if values[0].item() < lowest - 1e-9:
                 best, lowest, vain = found[order[0]], values[0].item(), 0
@@ -148,6 +177,16 @@ class UnderRules:
             beam = found[order[: 4 * self.width]].unique(dim=0)
             beam = beam[value(beam).argsort()[: self.width]]
         return best
+
+
+def _agree(y: Tensor, known: Tensor) -> Tensor:
+    """Whether outputs ``(…, *event)`` are as known: ``(…)``."""
+    return (known.isnan() | (y == known)).flatten(y.dim() - known.dim()).all(-1)
+
+
+def _kept(worth: Tensor, known: Tensor) -> Tensor:
+    """Return worths ``(*event)`` under which it never pays to change what is known."""
+    return torch.where(known.isnan(), worth, _KNOWN * (2 * known - 1))
 
 
 def _size(space: Space, outputs: Tensor, batch: Batch) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import torch
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
-from lossnet.analysis import precision_recall, precision_recall_curve, reliability
+from lossnet.analysis import precision_recall, precision_recall_curve, reliability, risk_coverage
 
 
 @pytest.fixture
@@ -97,3 +97,31 @@ def test_both_averages_at_one_threshold_are_scikit_learns(data):
 def test_without_a_true_label_there_is_no_curve():
     found = precision_recall_curve(torch.rand(4, 2), torch.zeros(4, 2), "micro")
     assert len(found.precision) == len(found.recall) == 0
+
+
+# ---------------------------------------------------------------- risk and coverage
+
+
+def test_risk_is_the_share_of_wrong_answers_among_the_surest():
+    random = np.random.default_rng(0)
+    confidence = random.random(80)
+    right = (random.random(80) < confidence).astype(float)
+    curve = risk_coverage(torch.from_numpy(confidence), torch.from_numpy(right))
+    for answered in range(1, 81):
+        surest = np.argsort(-confidence)[:answered]
+        assert curve.risk[answered - 1] == pytest.approx(1 - right[surest].mean())
+        assert curve.coverage[answered - 1] == answered / 80
+    assert curve.area == pytest.approx(float(curve.risk.mean()))
+    oracle = risk_coverage(torch.from_numpy(right), torch.from_numpy(right))
+    assert curve.best_area == pytest.approx(oracle.best_area)
+    best = [max(0, n - right.sum()) / n for n in range(1, 81)]
+    assert curve.best_area == pytest.approx(np.mean(best))
+    assert curve.best_area < curve.area < float(curve.risk[-1])
+    held = [n / 80 for n in range(1, 81) if curve.risk[n - 1] <= 0.2]
+    assert curve.coverage_at(0.2) == max(held)
+    assert curve.coverage_at(-1) == 0
+
+
+def test_who_is_as_sure_of_all_is_wrong_as_often_at_every_coverage():
+    curve = risk_coverage(torch.full((50,), 0.3), (torch.arange(50) < 10).float())
+    torch.testing.assert_close(curve.risk, torch.full((50,), 0.8, dtype=torch.float64))

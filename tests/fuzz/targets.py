@@ -52,6 +52,7 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
+from lossnet.decoding import Decision
 from lossnet.energies import at_most, sums_to
 from lossnet.inputs import Features, Images, Words
 from lossnet.loading import load
@@ -423,11 +424,13 @@ def asking(*instances):
 def partly(engine, task):
     """A model with an engine for known parts."""
     model = model_of(task)
-    return dataclasses.replace(model, conditional=make(engine, model.task, model.settings).eval())
+    decision = Decision(confidence=(0.8, 1.1, 0.2))
+    engine = make(engine, model.task, model.settings).eval()
+    return dataclasses.replace(model, conditional=engine, decision=decision)
 
 
-def telling(known, *instances):
-    return _HEAD + json.dumps({"instances": instances, "known": known}).encode()
+def telling(known, *instances, **others):
+    return _HEAD + json.dumps({"instances": instances, "known": known, **others}).encode()
 
 
 class Known:
@@ -517,8 +520,8 @@ KNOWN = {
         Known(lambda: partly("network", _TAGGING), [["Ann", "went", "to"], ["Ann"]]),
     ),
     "known-masks": Target(
-        [b"[[[1, null], [0, 1]], [[null, null], [NaN, 0]]]"],
-        Known(lambda: partly("network", Task(Images(1, (2, 2)), Masks())), np.zeros((2, 2, 2))),
+        [json.dumps([[[1, None, 0]] * 4, [[None, float("nan"), 0]] * 4]).encode()],
+        Known(lambda: partly("network", Task(Images(1, (4, 3)), Masks())), np.zeros((2, 4, 3))),
     ),
     "known-columns": Target(
         [b"size,year,fun,sad\n1,1990,1,\n2,,0,1.0\n", b"sad;size;fun;year\ntrue;1;;2\n;3;False;4\n"],
@@ -531,7 +534,7 @@ KNOWN = {
     "http-known": Target(
         [
             telling([{"fun": 1}, None], [0.5, 1], {"size": 3, "year": 5}),
-            telling([[1, None], [None, 0]], [0.5, 1], [0.5, 2]),
+            telling([[1, None], [None, 0]], [0.5, 1], [0.5, 2], abstain_below=0.3),
         ],
         Http(lambda: partly("network", _FILMS)),
     ),

@@ -18,7 +18,7 @@ from PIL import Image
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
-from lossnet.analysis import tag_scores
+from lossnet.analysis import doubted, risk_coverage, tag_scores
 from lossnet.build import METHODS
 from lossnet.card import decoding_facts, temperature
 from lossnet.decoding import Calibration
@@ -293,6 +293,34 @@ def test_calibration_of_tags_is_of_those_that_are_chosen(tags_page, tag_runs):
     assert sum(bins.values()) == len(right)
 
 
+def test_whole_outputs_and_what_abstaining_brings(labels_page, label_runs, table, tags_page, tag_runs):
+    rows = {row[0]: row[1:] for row in cells(section(labels_page, "Whole outputs"))}
+    pairs = [(load_model(folder), load(table, labels=LABELS).test, folder) for folder in label_runs]
+    names = [f"{'seal (nce)' if 'seal' in folder.name else 'cross-entropy'}, seed {folder.name[-1]}"
+             for *_, folder in pairs]  # fmt: skip
+    tags = {row[0]: row[1:] for row in cells(section(tags_page, "Whole outputs"))}
+    pairs.append((load_model(tag_runs[0]), load(tag_runs[0].parent / "names").test, tag_runs[0]))
+    for (model, test, _), row in zip(
+        pairs, [*map(rows.get, names), tags["infnet-plus (margin), seed 0"]], strict=True
+    ):
+        relaxed, truth = model.probabilities(test)
+        decoded = model.decoder()(relaxed)
+        right = (decoded == truth).flatten(1).all(1)
+        curve = risk_coverage(model.confidences(test, decoded), right)
+        assert row[:2] == [f"{100 * float(right.float().mean()):.1f}", f"{100 * curve.area:.1f}"]
+        assert row[4] == f"{100 * curve.coverage_at(0.1):.0f}"
+
+
+def test_suspects_are_shown_with_likelier_labels(labels_page, label_runs, table):
+    model, test = load_model(label_runs[2]), load(table, labels=LABELS).test
+    relaxed, truth = model.probabilities(test)
+    shown = section(labels_page, "Suspects")
+    numbers = list(map(int, re.findall(r"<h3>test row (\d+)</h3>", shown)))
+    assert numbers == [one.row for one in doubted(model, relaxed, truth, 12)]
+    assert "likelier" in shown
+    assert "label by label" in shown
+
+
 def test_precision_and_recall_of_each_decoder(labels_page, label_runs, table):
     """Those of label sets as scikit-learn counts them."""
     model, data = load_model(label_runs[2]), load(table, labels=LABELS)
@@ -393,7 +421,7 @@ def test_curves_are_broken_where_a_stage_ends(label_runs, tmp_path):
 
 
 def test_sections_of_a_page_about_labels(labels_page):
-    headings = ["Comparison", "Learning curves", "What the energy learned", "Labels", "Examples", "Settings"]
+    headings = ["Comparison", "Learning curves", "What the energy learned", "Labels", "Suspects", "Settings"]
     assert [heading for heading in headings if labels_page.texts.count(heading) >= 2] == headings
     assert "valid f1" in labels_page.texts
     assert "energy: loss" in labels_page.texts

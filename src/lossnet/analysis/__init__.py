@@ -10,12 +10,14 @@ from lossnet.analysis.probabilities import (
     Average,
     PrecisionRecall,
     Reliability,
+    RiskCoverage,
     precision_recall,
     precision_recall_curve,
     reliability,
+    risk_coverage,
 )
 from lossnet.analysis.runs import Curve, Estimate, difference, estimate, read_history, trajectories
-from lossnet.analysis.suspects import Suspect, suspects
+from lossnet.analysis.suspects import Suspect, doubted, suspects
 from lossnet.analysis.tags import (
     Confusion,
     Transitions,
@@ -36,12 +38,14 @@ __all__ = [
     "Pair",
     "PrecisionRecall",
     "Reliability",
+    "RiskCoverage",
     "Suspect",
     "Transitions",
     "confusions",
     "count_transitions",
     "cross_hessian",
     "difference",
+    "doubted",
     "estimate",
     "hessian",
     "label_scores",
@@ -51,6 +55,7 @@ __all__ = [
     "pull_along",
     "read_history",
     "reliability",
+    "risk_coverage",
     "span_kind_scores",
     "suspects",
     "tag_scores",

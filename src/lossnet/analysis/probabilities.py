@@ -1,4 +1,4 @@
-"""Whether probabilities are right, and what precision they buy at each recall."""
+"""Whether probabilities are right, and what they buy: precision at each recall, risk at each coverage."""
 
 from __future__ import annotations
 
@@ -50,6 +50,55 @@ def reliability(probabilities: Tensor, happened: Tensor, bins: int = 10) -> Reli
         for values in (torch.ones_like(probabilities), probabilities, happened)
     )
     return Reliability(predicted / counts, frequency / counts, counts.long())
+
+
+class RiskCoverage(NamedTuple):
+    """How often outputs are wrong among those that a model is surest of, ``(instances,)`` each.
+
+    Args:
+        coverage: the share of instances that are answered, the surest first: ``1/n``, ``2/n``, … 1.
+        risk: the share of these answers that are wrong.
+        confidence: the chance of the last of them.
+    """
+
+    coverage: Tensor
+    risk: Tensor
+    confidence: Tensor
+
+    @property
+    def area(self) -> float:
+        """Return the area under the curve (Geifman & El-Yaniv, 2017), the mean risk over coverages."""
+        return float(self.risk.mean())
+
+    @property
+    def best_area(self) -> float:
+        """Return the area if all that is right came before all that is wrong."""
+        wrong = (self.risk[-1] * len(self.risk)).round()
+        ranks = torch.arange(1, len(self.risk) + 1, dtype=torch.float64)
+        return float(((ranks - len(ranks) + wrong).clamp_min(0) / ranks).mean())
+
+    def coverage_at(self, risk: float) -> float:
+        """Return the largest coverage at which no more than a share ``risk`` is wrong, 0 if there is none."""
+        held = (self.risk <= risk).nonzero()
+        return float(self.coverage[held[-1]]) if len(held) else 0.0
+
+
+def risk_coverage(confidence: Tensor, right: Tensor) -> RiskCoverage:
+    """Return the risk at each coverage as a model abstains from less and less, given which outputs are right.
+
+    Instances of equal confidence are answered together: each has their mean chance to be right.
+
+    >>> curve = risk_coverage(torch.tensor([0.9, 0.2, 0.6, 0.6]), torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    >>> curve.risk
+    tensor([0.0000, 0.2500, 0.3333, 0.5000], dtype=torch.float64)
+    >>> round(curve.area, 4), curve.coverage_at(0.3), round(curve.best_area, 4)
+    (0.2708, 0.5, 0.2083)
+    """
+    values, place, counts = confidence.double().unique(return_inverse=True, return_counts=True)
+    wrong = torch.zeros_like(values).index_add_(0, place, 1 - right.double()) / counts
+    order = confidence.double().argsort(descending=True, stable=True)
+    ranks = torch.arange(1, len(order) + 1, dtype=torch.float64)
+    return RiskCoverage(ranks / len(order), wrong[place[order]].cumsum(0) / ranks, confidence[order].double())
 
 
 class PrecisionRecall(NamedTuple):

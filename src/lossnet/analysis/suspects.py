@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from lossnet.model import Model
@@ -60,6 +61,11 @@ def suspects(model: Model, x: Any, y: Any, most: int | None = None) -> list[Susp
         row = int(given.isnan().any(1).nonzero()[0])
         raise ValueError(f"row {row} of y is not known completely; give 0 and 1 for all labels")
     relaxed, _ = model.probabilities(data)
+    return doubted(model, relaxed, given, most)
+
+
+def doubted(model: Model, relaxed: Tensor, given: Tensor, most: int | None = None) -> list[Suspect]:
+    """Return `suspects` by a model's probabilities, beside the sets given, ``(rows, labels)`` each."""
     given = given.to(relaxed)
     parts = [_doubts(model, one, own) for one, own in zip(relaxed.split(512), given.split(512), strict=True)]
     doubts, likelier = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -74,7 +80,7 @@ def suspects(model: Model, x: Any, y: Any, most: int | None = None) -> list[Susp
     return found
 
 
-def _doubts(model: Model, relaxed: torch.Tensor, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _doubts(model: Model, relaxed: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
     judge = getattr(model.conditional, "doubts", None)
     if judge is not None:
         doubts, likelier = judge(relaxed, given)

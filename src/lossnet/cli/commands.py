@@ -347,15 +347,21 @@ def predict(options: Namespace) -> None:
       lossnet predict runs/b0 input.arff -o out.csv
       lossnet predict runs/mine new.csv --keep id title -o out.csv
       lossnet predict runs/mine partly.csv --known drama comedy    # trained with --conditional auto
+      lossnet predict runs/mine new.csv --abstain-below 0.9    # labels only of rows that it is sure of
       lossnet predict runs/mine new.csv --rules rules.py --facts total
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
     """
     from lossnet import stream
-    from lossnet.outputs import Predicted
+    from lossnet.outputs import Labels
     from lossnet.own import read_rules
 
-    model = _loaded(options)
+    model, below = _loaded(options), options.abstain_below
     task = model.task
+    if below is not None and not isinstance(task.output, Labels):
+        what = f"--abstain-below is for sets of labels, and this model predicts {task.output.summary}"
+        raise ValueError(f"{what}; model.confidence(X) says in Python how sure it is of them")
+    if below is not None and not 0 <= below <= 1:
+        raise ValueError(f"--abstain-below is a chance from 0 to 1, not {below:g}")
     if (options.text is None) == (options.input is None):
         raise ValueError("give a file to predict for, or --text for models that read sentences")
     if options.text is not None and (options.keep or options.known or options.facts or options.encoding):
@@ -372,8 +378,7 @@ def predict(options: Namespace) -> None:
         if not lines:
             raise ValueError("--text has no sentence; give some words")
         examples = task.read(lines)
-        relaxed, decoded = model.outputs(examples, decode, rules=rules)
-        predicted = iter([Predicted(examples.source, relaxed, decoded=decoded)])
+        predicted = iter([stream.predict_part(model, examples, decode, rules=rules, abstain_below=below)])
     else:
         _check_not_over(options.input, options.output)
         predicted = stream.predict(
@@ -385,6 +390,7 @@ def predict(options: Namespace) -> None:
             decode=decode,
             rules=rules,
             facts=options.facts or (),
+            abstain_below=below,
         )
     line = task.output.write(predicted, decoder, options.output)
     if line is not None:

@@ -192,6 +192,8 @@ def _add_predict(parser: Parser) -> None:
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
     about = "how labels are chosen: tuned, 0.5, per-label, expected-f1 or likeliest"
     parser.add_argument("--decode", default="", help=about)
+    about = "leave out the labels of rows that are right as a whole with a lower chance; a column has it"
+    parser.add_argument("--abstain-below", type=float, metavar="CHANCE", help=about)
     _add_unknown(parser)
 
 

@@ -4,12 +4,12 @@ An energy encodes ``x`` once and then scores any number of candidates.  `Sum` co
 shared encoder; a new term is one new file here.  A `Rule` is an energy that a person writes.
 """
 
-from lossnet.energies.base import Energy, Scorer, Sum, Term
+from lossnet.energies.base import Energy, LogPartition, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.mask_rules import area, connected, inside, smooth
-from lossnet.energies.residual import LabelResidual
+from lossnet.energies.residual import LabelResidual, OnLogits
 from lossnet.energies.rules import (
     Ancestors,
     Rule,
@@ -55,6 +55,8 @@ __all__ = [
     "LabelInteraction",
     "LabelResidual",
     "Local",
+    "LogPartition",
+    "OnLogits",
     "Rule",
     "RuleError",
     "Scorer",

@@ -73,6 +73,31 @@ class Term(nn.Module):
         return None
 
 
+class LogPartition(Energy):
+    """``τ(x)``, the same for all outputs, as a term of a `Sum`: it makes an energy normalised.
+
+    `lossnet.losses.Partition` trains it to be ``log Σ_y exp(−E(x, y))`` of the other terms.
+
+    Args:
+        net: from inputs to one number, ``(batch, 1)``.
+
+    >>> import torch
+    >>> LogPartition(nn.Linear(4, 1))(torch.zeros(2, 4), torch.zeros(2, 7, 3)).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def encode(self, x: Any) -> Tensor:
+        value: Tensor = self.net(x)
+        return value
+
+    def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:
+        return encoded.expand(-1, y.shape[1])
+
+
 class Sum(Energy):
     """The sum of terms that share one encoder ``T(x)`` (SEAL Eq. 2), and of whole energies.
 

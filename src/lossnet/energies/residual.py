@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any, Self
+
 import torch
 from torch import Tensor, nn
 
@@ -70,3 +73,37 @@ class LabelResidual(Energy):
         others = y.sum(-1, keepdim=True) - y
         steps = self.counts.diff()[others.detach().round().long().clamp(0, len(self.counts) - 2)]
         return correction + pairs + steps + self.spread * (2 * (others - expected.unsqueeze(1)) + 1)
+
+
+class OnLogits(Energy):
+    """An energy that reads the logits of a trained network in place of inputs, such as a `LabelResidual`.
+
+    It has no classifier of its own to learn, and only says what label sets have beyond the network's
+    probabilities.  The network is copied and held fixed.
+
+    Args:
+        net: from inputs to logits.
+        energy: of logits and outputs.
+
+    >>> net = nn.Linear(4, 3)
+    >>> energy = OnLogits(net, LabelResidual(labels=3, rank=2))
+    >>> energy(torch.zeros(2, 4), torch.ones(2, 7, 3)).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, net: nn.Module, energy: Energy) -> None:
+        super().__init__()
+        self.net, self.energy = copy.deepcopy(net).requires_grad_(False).eval(), energy
+
+    def encode(self, x: Any) -> Any:
+        with torch.no_grad():
+            logits = self.net(x)
+        return self.energy.encode(logits)
+
+    def evaluate(self, encoded: Any, y: Tensor) -> Tensor:
+        return self.energy.evaluate(encoded, y)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.net.eval()
+        return self

@@ -304,6 +304,24 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
             given = self._known(known, data)
             return self._predictor().probabilities(data, find_device(self.device), given)[0].cpu()
 
+    def confidence(self, X: Any, known: Any = None) -> NDArray[np.float32]:
+        """Return the chances ``(n,)`` that the outputs of ``predict`` are right as a whole.
+
+        They are calibrated on the instances that were held out; see `lossnet.Model.confidence`.  ``known`` is
+        as for ``predict``.
+        """
+        data = self._read(X)
+        with self._threads():
+            device, given = find_device(self.device), self._known(known, data)
+            predictor = replace(self._predictor(), decision=self.model_.decision)
+            outputs = predictor.outputs(data, self._decode(), device, given)[1]
+            chances: NDArray[np.float32] = predictor.confidences(data, outputs, device, given).cpu().numpy()
+        return chances.astype(np.float32)
+
+    def _decode(self) -> str | Decoder | None:
+        """Return how outputs are chosen."""
+        return self.decode
+
     def _known(self, known: Any, data: Examples) -> Tensor | None:
         """Return what is known of outputs as a tensor."""
         return None if known is None else self.model_.task.output.known(known, data.source)
@@ -318,13 +336,12 @@ class Estimator(_AllSettings, BaseEstimator):  # type: ignore[misc]
         known: Any = None,
         rules: Sequence[Rule] = (),
         facts: Any = None,
-        decode: str | Decoder | None = None,
     ) -> Tensor:
         """Return outputs of prepared data, 0 and 1, ``(n, *event)``."""
         with self._threads():
             device, given = find_device(self.device), self._known(known, data)
             predictor = replace(self._predictor(), decision=self.model_.decision)
-            return predictor.outputs(data, decode or self.decode, device, given, rules, facts)[1].cpu()
+            return predictor.outputs(data, self._decode(), device, given, rules, facts)[1].cpu()
 
     def _read(self, x: Any) -> Examples:
         """Return raw inputs as networks read them."""

@@ -27,6 +27,7 @@ from lossnet.data import Examples, FeatureTable, LabelTable, Source
 from lossnet.data.readers import frame_columns, named_rows, read_frame
 from lossnet.data.readers.text import Unknown
 from lossnet.data.tables import without_unknown
+from lossnet.decoding import Decoder
 from lossnet.energies import Rule, exactly
 from lossnet.estimators.base import WordEstimator, suggests_parameters
 from lossnet.inputs import Features, Fitting, Input, Words
@@ -127,7 +128,6 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         With ``conditional``, ``known`` is what is known of the sets: 1, 0, and NaN where nothing is,
         ``(n, labels)``; or labels by name, a data frame or a mapping for each row.
         """
-        self._check_known(known)
         probabilities = self._probabilities(self._read(X), known).numpy()
         if not self.multilabel_:
             total = probabilities.sum(1, keepdims=True)
@@ -142,18 +142,20 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
         ``known`` is as for `predict_proba`.  Outputs that ``rules`` penalise are changed: see
         `lossnet.Model.predict`.
         """
-        self._check_known(known)
         data = self._read(X)
         if not self.multilabel_:
             kept = (exactly(1), *rules) if rules else ()
-            decoded = self._decoded(data, None, kept, facts, _likeliest)
+            decoded = self._decoded(data, known, kept, facts)
             return self.classes_[decoded.argmax(1).numpy()]
         return self._like_labels(self._decoded(data, known, rules, facts).numpy().astype(np.int64), X)
 
-    def _check_known(self, known: Any) -> None:
-        check_is_fitted(self, "model_")
+    def _known(self, known: Any, data: Examples) -> Tensor | None:
         if known is not None and not self.multilabel_:
             raise ValueError("known is for sets of labels, and rows have one class each; leave it out")
+        return super()._known(known, data)
+
+    def _decode(self) -> str | Decoder | None:
+        return self.decode if self.multilabel_ else _likeliest
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the F1 of each row's set, averaged over labelled rows; or the accuracy of classes."""

@@ -8,6 +8,7 @@ from lossnet.losses.base import EnergyFunction, EnergyLoss
 from lossnet.losses.contrastive import CD, NCE, Ranking
 from lossnet.losses.fixed import Asymmetric, Dice, FixedLoss, Lovasz, cross_entropy
 from lossnet.losses.margin import Margin, Perceptron
+from lossnet.losses.partition import Partition
 from lossnet.losses.regression import Regression, RegressionS
 from lossnet.losses.task import TaskLoss
 
@@ -23,6 +24,7 @@ __all__ = [
     "FixedLoss",
     "Lovasz",
     "Margin",
+    "Partition",
     "Perceptron",
     "Ranking",
     "Regression",
@@ -32,6 +34,6 @@ __all__ = [
 ]
 
 #: the losses of energies; SEAL takes any of them, and the first by default
-ENERGY_LOSSES = (NCE, Margin, Regression, RegressionS, Ranking, CD, Perceptron)
+ENERGY_LOSSES = (NCE, Margin, Regression, RegressionS, Ranking, CD, Perceptron, Partition)
 #: the losses that take the place of cross-entropy
 FIXED_LOSSES = (Asymmetric, Dice, Lovasz)

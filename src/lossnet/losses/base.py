@@ -29,6 +29,8 @@ class EnergyLoss(ABC):
     search: ClassVar[tuple[str, ...]] = ()
     #: whether the energy learns a score in [0, 1]; those of images then have no local term
     bounded: ClassVar[bool] = False
+    #: whether the energy learns to be normalised, ``Σ_y exp(−E(x, y)) = 1``, and needs a `LogPartition`
+    normalised: ClassVar[bool] = False
 
     @classmethod
     def from_settings(cls, settings: Settings, score: Score) -> Self:

@@ -37,9 +37,10 @@ Predict = Callable[[Tree, Tensor | None], Tensor]
 class Update:
     """One optimizer step to take: a network's name and the scalar loss that it descends.
 
-    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters; ``measured``
-    holds scalars ``()`` whose means go into the history.  Where processes share a batch, all of these are
-    of this process's share and are summed; with ``whole``, gradients and measured values are sums already.
+    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters that are trained;
+    ``measured`` holds scalars ``()`` whose means go into the history.  Where processes share a batch, all of
+    these are of this process's share and are summed; with ``whole``, gradients and measured values are sums
+    already.
     """
 
     network: str

@@ -136,7 +136,7 @@ class Implicit(SEAL):
                 if recurrent
                 else self.task_loss(prediction, batch.y, self.loss.task_objective(energy), batch.weight),
                 tuple(self.task_net.parameters()),
-                tuple(self.energy.parameters()),
+                tuple(one for one in self.energy.parameters() if one.requires_grad),
                 self.solver,
                 products=FiniteDifference(draws=False) if recurrent else None,
                 max_norm_ratio=self.max_norm_ratio,

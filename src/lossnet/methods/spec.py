@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from lossnet.energies import Energy, Rule
+from lossnet.energies import Energy, LogPartition, Rule, Sum
 from lossnet.inference import GradientInference
 from lossnet.losses import EnergyLoss, FixedLoss, TaskLoss, cross_entropy
 from lossnet.methods.base import Method
@@ -170,7 +170,13 @@ class Parts:
     def energy(self) -> Energy:
         """Return an energy that suits the loss."""
         loss = self.spec.energy_loss(self.loss)
-        return self.task.energy(self.settings, bounded=loss is not None and loss.bounded)
+        energy = self.task.energy(self.settings, bounded=loss is not None and loss.bounded)
+        if loss is None or not loss.normalised:
+            return energy
+        partition = LogPartition(self.task.input.network(self.settings, "instance", "energy", 1))
+        if isinstance(energy, Sum):
+            return Sum(energy.encoder, *energy.terms, partition)
+        return Sum(None, energy, partition)
 
     def energy_loss(self) -> Any:
         """Return the loss that trains the energy, of the class that the spec names."""

@@ -42,7 +42,8 @@ class Kept(NamedTuple):
 class Predicted(NamedTuple):
     """Predictions ``(instances, *event)`` for some inputs and, where they have any, the inputs' names.
 
-    They are ``decoded`` already where that takes more than probabilities.
+    They are ``decoded`` already where that takes more than probabilities.  ``confidence`` ``(instances,)`` is
+    how sure a model is of whole outputs, where it is asked to abstain ``below`` some chance.
     """
 
     source: Source
@@ -50,6 +51,8 @@ class Predicted(NamedTuple):
     names: Sequence[str] | None = None
     kept: Kept | None = None
     decoded: Tensor | None = None
+    confidence: Tensor | None = None
+    below: float = 0.0
 
     def outputs(self, decoder: Decoder) -> Tensor:
         """Return discrete outputs ``(instances, *event)``."""

@@ -180,26 +180,34 @@ class Labels(Output[LabelTable]):
         return [[self.label_names[index] for index in np.flatnonzero(row.numpy())] for row in decoded.cpu()]
 
     def lines(self, predicted: Iterable[Predicted], decoder: Decoder) -> Iterator[str]:
-        """Yield CSV: a row's number or name, columns that are kept, its labels, and all probabilities."""
+        """Yield CSV: a row's number or name, columns that are kept, its labels, and all probabilities.
+
+        Where a model may abstain, its confidence stands before the probabilities, and labels that it is not
+        sure enough of are left out.
+        """
         rows: list[list[Any]] = []
         number = 0
         for part in predicted:
-            source, relaxed, names, kept, _ = part
+            source, relaxed, names, kept = part[:4]
+            sure = None if part.confidence is None else part.confidence.tolist()
             if not number:
-                rows.append(self._heading(() if kept is None else kept.names))
+                rows.append(self._heading(() if kept is None else kept.names, sure is not None))
             for index, labels in enumerate(self.named(part.outputs(decoder), source)):
                 values = (f"{value:.6g}" for value in relaxed[index].tolist())
                 copied = () if kept is None else kept.rows[index]
                 row = number if names is None else names[index]
-                rows.append([row, *copied, ";".join(labels), *values])
+                shown = [";".join(labels)]
+                if sure is not None:
+                    shown = [shown[0] if sure[index] >= part.below else "", f"{sure[index]:.6g}"]
+                rows.append([row, *copied, *shown, *values])
                 number += 1
             text = io.StringIO(newline="")
             csv.writer(text).writerows(rows)
             yield text.getvalue()
             rows = []
 
-    def _heading(self, kept: Sequence[str]) -> list[str]:
-        own = ["row", "labels", *self.label_names]
+    def _heading(self, kept: Sequence[str], confident: bool = False) -> list[str]:
+        own = ["row", "labels", *["confidence"] * confident, *self.label_names]
         if taken := set(own) & set(kept):
             what = f"the column {min(taken)!r} to keep is called like one of the predictions"
             raise ValueError(f"{what}; rename it in the input")

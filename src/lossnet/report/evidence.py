@@ -44,16 +44,16 @@ class Trained(NamedTuple):
 
 
 class RunOutput(NamedTuple):
-    """A run's model and its relaxed predictions ``(instances, *event)``, calibrated and before that."""
+    """A run's model and its predictions ``(instances, *event)``.
+
+    They are relaxed, calibrated and before that, and decoded as ``lossnet predict`` does by default.
+    """
 
     run: Finished
     model: Model
     relaxed: Tensor
     uncalibrated: Tensor
-
-    def chosen(self) -> Tensor:
-        """Return predictions ``(instances, *event)`` decoded as ``lossnet predict`` does by default."""
-        return self.model.decoder()(self.relaxed)
+    decoded: Tensor
 
     def energy(self) -> Energy:
         """Return the energy that predicts or trained the predictor; a ModelError says why there is none."""
@@ -138,7 +138,9 @@ def collect(comparison: Comparison, models: Sequence[Trained], data_dir: Path | 
         if truth is None:
             raise ValueError("the data have no outputs to compare predictions with")
         relaxed, truth_here = model.calibration(model.method.space, raw).cpu(), truth.cpu()
-        output = RunOutput(run, model, relaxed, raw.cpu())
+        whole = model.decision.whole
+        decoded = model.likeliest(rows, weight.device).cpu() if whole else model.decoder()(relaxed)
+        output = RunOutput(run, model, relaxed, raw.cpu(), decoded)
         same = data.digest and data.digest == run.result.get("data_digest")
         if own is None and not same:
             tell(f"measuring: {title}, seed {run.seed}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -26,6 +26,7 @@ from lossnet.data.readers.text import Unseen
 from lossnet.decoding import Decoder
 from lossnet.inputs import TooLarge
 from lossnet.model import Model
+from lossnet.outputs.base import rounded
 from lossnet.serve import pages
 from lossnet.serve.batching import Batcher, Busy
 
@@ -97,14 +98,19 @@ def create_app(
         redoc_url=None,
     )
     guards = [] if token is None else [Depends(_guard(token))]
-    answers = {"type": "array", "items": model.task.output.answer}
+    about = "null where the confidence is below abstain_below"
+    answers = {"type": "array", "items": model.task.output.answer, "description": about}
+    about = "chances that the predictions are right as a whole; only where abstain_below is given"
+    chances = {"type": "array", "items": {"type": "number"}, "description": about}
     about = "values that count as missing, since training did not have them; left out if there are none"
     warnings = {"type": "array", "items": {"type": "string"}, "description": about}
-    content = _content("predictions", answers, warnings=warnings)
+    content = _content("predictions", answers, confidences=chances, warnings=warnings)
     predictions = {"description": "the predictions", "content": content}
     questions = {"type": "array", "items": service.question.schema}
     about = "what is known of each instance's output, null where nothing is; labels by name, 1 or 0"
     known = {"type": "array", "description": about}
+    about = "leave out predictions that are right as a whole with a lower chance"
+    below = {"type": "number", "minimum": 0, "maximum": 1, "description": about}
 
     @app.get("/", include_in_schema=False)
     async def home(request: Request) -> HTMLResponse:
@@ -125,7 +131,10 @@ def create_app(
         "/predict",
         dependencies=guards,
         openapi_extra={
-            "requestBody": {"required": True, "content": _content("instances", questions, known=known)}
+            "requestBody": {
+                "required": True,
+                "content": _content("instances", questions, known=known, abstain_below=below),
+            }
         },
         responses={**_refusals(_REFUSALS), 200: predictions},
     )(service.predict)
@@ -190,7 +199,11 @@ class _Service:
             raise HTTPException(408, f"the request took over {self.limits.seconds:g} s to arrive") from None
         items, cost, unseen = self._read(body)
         answers = await self._submit(items, cost) if items else []
-        content = {"predictions": answers, **({"warnings": [str(unseen)]} if unseen else {})}
+        content: dict[str, Any] = {"predictions": [answer for answer, _ in answers]}
+        if any(item.below is not None for item in items):
+            content["confidences"] = [chance for _, chance in answers]
+        if unseen:
+            content["warnings"] = [str(unseen)]
         # Escapes keep what clients may send, such as half a surrogate pair, from breaking the encoding.
         return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
@@ -206,14 +219,20 @@ class _Service:
                 raise too_large
         return bytes(body)
 
-    def _read(self, body: bytes) -> tuple[list[Any], int, Unseen]:
+    def _read(self, body: bytes) -> tuple[list[_Item], int, Unseen]:
         """Return the instances of a request, what they cost, and values that training did not have."""
         try:
             given = json.loads(body, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"not JSON ({error})") from None
-        if not isinstance(given, dict) or not {"instances"} <= set(given) <= {"instances", "known"}:
+        fields = {"instances", "known", "abstain_below"}
+        if not isinstance(given, dict) or not {"instances"} <= set(given) <= fields:
             raise HTTPException(422, 'ask as {"instances": [...]}')
+        below = given.get("abstain_below")
+        if below is not None and not (type(below) in (int, float) and 0 <= below <= 1):
+            raise HTTPException(422, "abstain_below must be a number from 0 to 1")
+        if below is not None and not self.model.decision.confidence:
+            raise HTTPException(422, "how sure this model is was not calibrated; leave abstain_below out")
         instances, most = given["instances"], self.limits.instances
         if not isinstance(instances, list):
             raise HTTPException(422, "instances must be an array")
@@ -233,7 +252,7 @@ class _Service:
             except ValueError as error:
                 status = 413 if isinstance(error, TooLarge) else 422
                 raise HTTPException(status, f"instances[{place}]: {error}") from None
-            items.append((item, self._known(parts[place], item, place)))
+            items.append(_Item(item, self._known(parts[place], item, place), below))
             total += task.input.cost(item)
             if total > self.question.most:
                 limit = f"{self.question.most} {self.question.unit}"
@@ -253,7 +272,7 @@ class _Service:
         except ValueError as error:
             raise HTTPException(422, f"known[{place}]: {error}") from None
 
-    async def _submit(self, items: list[Any], cost: int) -> list[Any]:
+    async def _submit(self, items: list[_Item], cost: int) -> list[Any]:
         assert self._batcher is not None
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -265,23 +284,39 @@ class _Service:
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
 
-    def answers(self, items: list[Any]) -> list[Any]:
-        """Return the model's predictions, in the order of items."""
-        answers: list[Any] = [None] * len(items)
+    def answers(self, items: list[_Item]) -> list[tuple[Any, float | None]]:
+        """Return the model's predictions and how sure it is where that is asked, in the order of items."""
+        answers: list[tuple[Any, float | None]] = [(None, None)] * len(items)
         task = self.model.task
-        for places in task.input.groups([item for item, _ in items]):
-            group = [items[place][0] for place in places]
+        for places in task.input.groups([item.instance for item in items]):
+            group = [items[place].instance for place in places]
             data = task.prepare_inputs(task.input.collate(group))
-            relaxed, decoded = self.model.outputs(
-                data, known=_together([items[place][1] for place in places])
-            )
+            known = _together([items[place].known for place in places])
+            relaxed, decoded = self.model.outputs(data, known=known)
             if not relaxed.isfinite().all():
                 advice = "give inputs such as it was trained on, none missing"
                 raise ValueError(f"the model has no finite answer; {advice}")
+            chances: list[float | None] = [None] * len(group)
+            if any(items[place].below is not None for place in places):
+                chances = list(rounded(self.model.confidences(data, decoded, known=known)))
             predictions = task.output.answers(relaxed, _as_decoded(decoded), data.source, group)
-            for place, answer in zip(places, predictions, strict=True):
-                answers[place] = answer
+            for place, answer, chance in zip(places, predictions, chances, strict=True):
+                answers[place] = items[place].judged(answer, chance)
         return answers
+
+
+class _Item(NamedTuple):
+    """An instance of a request, what is known of its output, and the confidence that an answer needs."""
+
+    instance: Any
+    known: Tensor | None
+    below: float | None
+
+    def judged(self, answer: Any, chance: float | None) -> tuple[Any, float | None]:
+        """Return the answer, if the model is sure enough of it, and its chance, if that is asked."""
+        if self.below is None or chance is None:
+            return answer, None
+        return (answer if chance >= self.below else None), chance
 
 
 def _as_decoded(decoded: Tensor) -> Decoder:

@@ -13,12 +13,14 @@ from torch import Tensor
 from lossnet.analysis import (
     Average,
     Interactions,
+    doubted,
     hessian,
     label_scores,
     precision_recall,
     precision_recall_curve,
     pull_along,
 )
+from lossnet.conditional import EnergyConditional
 from lossnet.energies import Energy
 from lossnet.model import ModelError
 from lossnet.outputs.panels.parts import (
@@ -29,6 +31,7 @@ from lossnet.outputs.panels.parts import (
     pair_tables,
     score_table,
     strip,
+    whole_outputs,
 )
 from lossnet.report.draw import (
     SHAPES,
@@ -46,6 +49,8 @@ from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 #: labels that the energy is asked about, each of which takes a backward pass; names on a map; examples;
 #: labels of one that are not folded
 ASKED, NAMED, EXAMPLES, CHIPS = 100, 24, 12, 20
+#: rows among which suspects are looked for, and suspects
+JUDGED, SUSPECTS = 1000, 12
 #: instances that the energy is asked about, fewer where labels are many, to take seconds at most
 INSTANCES, FEWEST, SECOND_DERIVATIVES = 100, 10, 2e7
 
@@ -54,13 +59,13 @@ MOST_EXPECTED = 5_000_000
 
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
-    """Return what the energy learned, each label, precision at each recall, calibration, and examples."""
+    """Return what the energy learned, labels, precision and recall, probabilities, suspects, and examples."""
     scores = score_table(
         evidence,
         "label",
         evidence.subject.model.label_names,
         evidence.truth.sum(0).tolist(),
-        lambda output: label_scores(output.chosen(), evidence.truth),
+        lambda output: label_scores(output.decoded, evidence.truth),
         "labels chosen as “lossnet predict” does by default.",
     )
     return [
@@ -68,6 +73,8 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         Section("Labels", scores),
         Section("Precision and recall", _precision_recall(evidence)),
         calibration(evidence, "of each label of each row", lambda output, relaxed: (relaxed, evidence.truth)),
+        whole_outputs(evidence),
+        Section("Suspects", _suspects(evidence)),
         Section("Examples", _examples(evidence)),
     ]
 
@@ -196,7 +203,7 @@ def _precision_recall(evidence: Evidence) -> Markup:
 
 def _examples(evidence: Evidence) -> Markup:
     model = evidence.subject.model
-    chosen = {title: output.chosen() for title, output in evidence.first_seeds.items()}
+    chosen = {title: output.decoded for title, output in evidence.first_seeds.items()}
     given, completed = pixel_places(model.feature_names), pixel_places(model.label_names)
     bodies = {}
     for number in evidence.spaced(EXAMPLES).tolist():
@@ -220,6 +227,40 @@ def _examples(evidence: Evidence) -> Markup:
         else "Given pixels are above the line; predicted ones below."
     )
     return join(tag("p", f"{evidence.selection('rows')} {key}"), cards(evidence, bodies))
+
+
+def _suspects(evidence: Evidence) -> Markup:
+    """Return the rows whose labels the model doubts most, beside likelier ones."""
+    numbers, model, target = evidence.spaced(JUDGED), evidence.subject.model, evidence.rows.target
+    known = None if target is None else target.known(numbers.numpy())
+    if known is not None:  # labels that nobody knows are not wrong
+        numbers = numbers[known.bool().all(1)]
+    truth = evidence.truth[numbers]
+    found = doubted(model, evidence.subject.relaxed[numbers], truth, SUSPECTS)
+    if not found:
+        return missing(f"No {evidence.part} row has labels that the model doubts.")
+    places = {name: place for place, name in enumerate(model.label_names)}
+    bodies = {}
+    for one in found:
+        given, likelier = truth[one.row], truth[one.row].clone()
+        likelier[[places[name] for name in one.missing]] = 1
+        likelier[[places[name] for name in one.surplus]] = 0
+        number = int(numbers[one.row])
+        lists = [
+            join(tag("dt", "given"), tag("dd", *_chips(given, given, model.label_names))),
+            join(tag("dt", "likelier"), tag("dd", *_chips(likelier, given, model.label_names))),
+        ]
+        note = tag("p", f"{one.doubt:.1f} nats likelier", class_="note")
+        bodies[number] = join(evidence.picture(number), tag("dl", *lists), note)
+    by_energy = isinstance(model.conditional, EnergyConditional)
+    how = "as wholes, by its energy" if by_energy else "label by label"
+    text = (
+        f"Where the data may be wrong: the {len(found)} of {len(numbers)} {evidence.part} rows, which the "
+        "model was not trained on, whose labels it finds least likely beside other ones (first seed), "
+        f"judged {how}. ✓ in both, + not given and in the likelier set, − given and not in it. The more "
+        "nats, the surer it is; it may be wrong all the same. All of them: lossnet.analysis.suspects."
+    )
+    return join(tag("p", text), cards(evidence, bodies))
 
 
 def _chips(chosen: Tensor, truth: Tensor, names: Sequence[str]) -> list[Markup]:

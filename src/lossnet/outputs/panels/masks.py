@@ -26,7 +26,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         [("truth", image(mask, "truth")) for mask in truth.numpy()],
     ]
     for title, output in reversed(evidence.first_seeds.items()):
-        masks = output.chosen()[numbers]
+        masks = output.decoded[numbers]
         scores = IoU()(masks.unsqueeze(1), truth)[:, 0].tolist()
         captions = [join(title, tag("br"), f"IoU {100 * score:.0f}") for score in scores]
         columns.append(
@@ -42,7 +42,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         title = "energy’s pull"
         columns.append([(title, image(signed(values), title)) for values in pull.numpy()])
         note += " The energy’s pull −∂E/∂y at the prediction is orange where it wants foreground, else blue."
-        wanted = truth - evidence.subject.chosen()[numbers]
+        wanted = truth - evidence.subject.decoded[numbers]
         if wanted.any():
             share = float((torch.sign(pull) == wanted)[wanted != 0].float().mean())
             note += f" On these images it pulls {100 * share:.0f} % of the wrong pixels towards the truth."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lossnet.analysis import Interactions, LabelScores, Reliability, reliability
+from lossnet.analysis import Interactions, LabelScores, Reliability, reliability, risk_coverage
 from lossnet.analysis.labels import Pairs
 from lossnet.card import temperature
 from lossnet.report.draw import Line, heat_map, unit_chart
@@ -17,6 +17,10 @@ from lossnet.report.markup import Cell, Markup, join, sortable, table, tag, with
 
 #: pairs in a list
 PAIRS = 8
+#: instances that an energy judges as a whole, and points of a curve
+WHOLE, POINTS = 1000, 200
+#: shares of wrong answers that a table asks about
+RISKS = 0.05, 0.1, 0.2
 
 
 def correlation(pairs: Pairs, what: str) -> Markup | None:
@@ -160,6 +164,62 @@ def calibration(
         ),
     )
     return Section("Calibration", body)
+
+
+def whole_outputs(evidence: Evidence) -> Section:
+    """Return the section about outputs that are right as a whole, and what abstaining from others brings."""
+    numbers = evidence.spaced(WHOLE)
+    rows, truth = evidence.rows.take(numbers.numpy()), evidence.truth[numbers]
+    lines, legend, table_rows = [], [], []
+    frequencies: list[Line] = []
+    counts: list[int] = []
+    for colour, (title, outputs) in enumerate(evidence.outputs.items()):
+        for output in outputs:
+            decoded = output.decoded[numbers]
+            right = (decoded == truth).flatten(1).all(1)
+            cells = [
+                Cell(f"{title}, seed {output.run.seed}"),
+                Cell(f"{100 * float(right.double().mean()):.1f}"),
+            ]
+            if not output.model.decision.confidence:
+                table_rows.append([*cells, *[Cell("–")] * (2 + len(RISKS))])
+                continue
+            device = next(output.model.method.parameters(), truth).device
+            sure = output.model.confidences(rows, decoded, device).cpu()
+            curve, found = risk_coverage(sure, right), reliability(sure, right)
+            shares = (f"{100 * curve.coverage_at(risk):.0f}" for risk in RISKS)
+            areas = (f"{100 * area:.1f}" for area in (curve.area, curve.best_area))
+            table_rows.append([*cells, *map(Cell, (*areas, *shares))])
+            if output is outputs[0]:
+                shown = torch.linspace(0, len(rows) - 1, POINTS).long().unique()
+                answered, wrong = (part[shown].tolist() for part in (curve.coverage, curve.risk))
+                lines.append(Line(title, answered, wrong, colour))
+                frequencies.append(Line(title, found.predicted.tolist(), found.frequency.tolist(), colour))
+                legend.append(tag("span", title, class_=f"key c{colour}"))
+                counts = counts or found.counts.tolist()
+    heading = ["run", "right, %", "area × 100", "least area × 100"]
+    heading += [f"answered, % (at most {100 * risk:.0f} % wrong)" for risk in RISKS]
+    text = (
+        f"Outputs are right as a whole if every part of them is, here of {len(rows)} {evidence.part} "
+        "instances. A model says for each how likely that is, calibrated on validation data "
+        "(“confidence”, “lossnet predict --abstain-below”). The first chart has how many of the answers are "
+        "wrong if only those of which it is surest are given, and the others left to a person; the lower the "
+        "line, the better, and its area is the mean over all shares. The least area is that of a model that "
+        "knew which of its answers are right. The second chart has confidence beside how often it is right."
+    )
+    charts = [
+        unit_chart("Wrong among the answers", lines, "share that is answered", "share of them that is wrong"),
+        unit_chart(
+            "Confidence", frequencies, "confidence", "how often it is right", counts=counts, diagonal=True
+        ),
+    ]
+    body = join(
+        tag("p", text),
+        tag("p", *legend, class_="legend"),
+        tag("div", *(tag("figure", chart) for chart in charts), class_="charts") if lines else None,
+        table(heading, table_rows),
+    )
+    return Section("Whole outputs", body)
 
 
 def cards(evidence: Evidence, bodies: Mapping[int, Markup]) -> Markup:

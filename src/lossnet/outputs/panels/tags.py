@@ -17,7 +17,15 @@ from lossnet.analysis import (
     span_kind_scores,
     tag_scores,
 )
-from lossnet.outputs.panels.parts import calibration, cards, correlation, heat_maps, pair_tables, score_table
+from lossnet.outputs.panels.parts import (
+    calibration,
+    cards,
+    correlation,
+    heat_maps,
+    pair_tables,
+    score_table,
+    whole_outputs,
+)
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import Cell, Markup, join, missing, table, tag
 from lossnet.spans import find_spans
@@ -52,11 +60,12 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         "tag",
         panel.names,
         evidence.truth.sum((0, 1)).tolist(),
-        lambda output: tag_scores(output.chosen(), evidence.truth),
+        lambda output: tag_scores(output.decoded, evidence.truth),
         "counted over tokens.",
     )
     parts.append(Section("Tags", join(tags, panel.confusions())))
     parts.append(calibration(evidence, "of each token’s chosen tag", panel.chosen_tags))
+    parts.append(whole_outputs(evidence))
     return [*parts, Section("Examples", panel.examples())]
 
 
@@ -76,12 +85,12 @@ class _Panel:
 
     def chosen(self, output: RunOutput) -> list[list[str]]:
         """Return the names of predicted tags, sentence by sentence."""
-        sentences = zip(output.chosen().argmax(-1).tolist(), self.tokens, strict=True)
+        sentences = zip(output.decoded.argmax(-1).tolist(), self.tokens, strict=True)
         return [[self.names[number] for number in row[: len(tokens)]] for row, tokens in sentences]
 
     def chosen_tags(self, output: RunOutput, relaxed: Tensor) -> tuple[Tensor, Tensor]:
         """Return probabilities of the chosen tags of all tokens, and whether they are right."""
-        chosen, truth = output.chosen(), self.evidence.truth
+        chosen, truth = output.decoded, self.evidence.truth
         real = truth.sum(-1) > 0
         return (relaxed * chosen).sum(-1)[real], (truth * chosen).sum(-1)[real]
 
@@ -130,7 +139,7 @@ class _Panel:
     def confusions(self) -> Markup:
         names, truth = self.names, self.evidence.truth
         subject, *baseline = self.evidence.first_seeds.items()
-        frequent = confusions(subject[1].chosen(), truth, CONFUSIONS)
+        frequent = confusions(subject[1].decoded, truth, CONFUSIONS)
         if not frequent:
             return Markup("")
         words: dict[tuple[str, str], Counter[str]] = {}
@@ -138,7 +147,7 @@ class _Panel:
             for word, true, mine in zip(*sentence, strict=True):
                 words.setdefault((true, mine), Counter())[word] += 1
         others = [
-            {one[:2]: one.tokens for one in confusions(output.chosen(), truth, len(names) ** 2)}
+            {one[:2]: one.tokens for one in confusions(output.decoded, truth, len(names) ** 2)}
             for _, output in baseline
         ]
         rows = []

@@ -129,7 +129,8 @@ class Eager:
                 gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
             else:
                 network = job.method.get_submodule(update.network)
-                gradients = ordered(optimizer, network.parameters(), update.gradients)
+                trained = [one for one in network.parameters() if one.requires_grad]
+                gradients = ordered(optimizer, trained, update.gradients)
             gradients, loss, measured = self.totals(update, gradients)
             norm = descend(optimizer, gradients, job.clips[update.network])
             yield update, {"loss": loss, "gradient_norm": norm, **measured}
