@@ -20,7 +20,7 @@ PAIRS = 8
 #: instances that an energy judges as a whole, and points of a curve
 WHOLE, POINTS = 1000, 200
 #: shares of wrong answers that a table asks about
-RISKS = 0.05, 0.1, 0.2
+RISKS = 0.05, 0.1
 
 
 def correlation(pairs: Pairs, what: str) -> Markup | None:
@@ -197,15 +197,16 @@ def whole_outputs(evidence: Evidence) -> Section:
                 frequencies.append(Line(title, found.predicted.tolist(), found.frequency.tolist(), colour))
                 legend.append(tag("span", title, class_=f"key c{colour}"))
                 counts = counts or found.counts.tolist()
-    heading = ["run", "right, %", "area × 100", "least area × 100"]
-    heading += [f"answered, % (at most {100 * risk:.0f} % wrong)" for risk in RISKS]
+    heading = ["run", "right", "area", "least", *(f"≤ {100 * risk:.0f} %" for risk in RISKS)]
     text = (
         f"Outputs are right as a whole if every part of them is, here of {len(rows)} {evidence.part} "
         "instances. A model says for each how likely that is, calibrated on validation data "
         "(“confidence”, “lossnet predict --abstain-below”). The first chart has how many of the answers are "
         "wrong if only those of which it is surest are given, and the others left to a person; the lower the "
         "line, the better, and its area is the mean over all shares. The least area is that of a model that "
-        "knew which of its answers are right. The second chart has confidence beside how often it is right."
+        "knew which of its answers are right. The second chart has confidence beside how often it is right. "
+        "The table has percentages, in the last columns of instances that can be answered with no more than "
+        "so many wrong."
     )
     charts = [
         unit_chart("Wrong among the answers", lines, "share that is answered", "share of them that is wrong"),
