@@ -288,14 +288,16 @@ def test_an_expectation_needs_rules_about_tokens():
 
 def test_an_energy_may_see_shapes_and_no_words():
     settings = Settings(task_hidden=4, energy_hidden=4, energy_words=False)
-    made = build("corrected-teacher", "nce", settings, task())
+    unruled = task(rules=())
+    made = build("corrected-teacher", "nce", settings, unruled)
     x = task().input.prepare(SENTENCES).batch(torch.tensor([0]))
     other = x.clone()
     other[..., 0] = torch.where(x[..., 0] > 0, 1, 0)  # all words unknown
     y = torch.rand(1, 2, 4, 3)
     assert torch.equal(made.energy.eval()(x, y), made.energy(other, y))
     assert not torch.equal(made.task_net.eval()(x), made.task_net(other))
-    seen = build("corrected-teacher", "nce", replace(settings, energy_words=True), task()).energy.eval()
+    settings = replace(settings, energy_words=True)
+    seen = build("corrected-teacher", "nce", settings, unruled).energy.eval()
     assert not torch.equal(seen(x, y), seen(other, y))
 
 
