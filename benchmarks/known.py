@@ -507,8 +507,8 @@ def planted_table(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[li
 
 
 def cost_table(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: milliseconds an instance, in batches of 512."""
-    grouped = _grouped(results, "known")
+    """Heading and rows: milliseconds an instance on a CPU, in batches of 512."""
+    grouped = _grouped([one for one in results if one.get("device") == "cpu"], "known")
     rows = []
     for title in ("task net", NETWORK, ENERGY, CHAINS):
         means = (statistics.fmean(one["milliseconds"][title] for one in mine) for mine in grouped.values())
