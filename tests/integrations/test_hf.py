@@ -188,6 +188,26 @@ def test_the_energys_loss_is_logged_and_evaluation_leaves_the_energy(tmp_path):
     assert {"eval_f1", "eval_exact_match", "eval_loss"} <= set(evaluated)
 
 
+def test_a_bfloat16_pass_leaves_the_energy_float32(tmp_path):
+    learned = criterion(loss=NCE(5))
+    trainer = trainer_of(tmp_path, learned, bf16=True, num_train_epochs=1)
+    before = copy.deepcopy(weights(trainer, learned))
+    trainer.train()
+    for old, new in zip(before, weights(trainer, learned), strict=True):
+        assert {value.dtype for value in new.values() if value.is_floating_point()} == {torch.float32}
+        assert any(not torch.equal(old[name], value) for name, value in new.items())
+
+
+def test_another_model_needs_another_energy(tmp_path):
+    trainer = trainer_of(tmp_path, criterion(), max_steps=1)
+    trainer.model_init = lambda: bert()  # made anew by each training
+    trainer.train()
+    with pytest.raises(
+        ValueError, match="was trained beside another model; make a new learned loss for each"
+    ):
+        trainer.train()
+
+
 # ---------------------------------------------------------------- checkpoints
 
 
@@ -386,10 +406,28 @@ def test_the_card_has_licence_task_and_metrics(tmp_path, hf, tags):
     assert {result.dataset_name for result in data.eval_results} == {"Film tables"}
     said = {result.metric_type: result.metric_value for result in data.eval_results}
     measured = {name.removeprefix("eval_"): value for name, value in metrics.items() if name != "epoch"}
-    assert said.keys() == {name for name in measured if name not in hf.sharing._TIMES}
+    assert said.keys() == {name for name in measured if name not in hf.sharing._NO_METRICS}
     assert said == pytest.approx({name: measured[name] for name in said})
     assert f'pipeline("{kind}"' in card.text
     assert ("config.thresholds" in card.text) == (not tags)
+
+
+def test_what_is_pushed_is_the_model_with_its_card(tmp_path, monkeypatch):
+    """Without a hub: the upload itself is caught."""
+    from types import SimpleNamespace
+
+    pushed = {}
+    hub = SimpleNamespace(upload_folder=lambda **given: pushed.update(given))
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub)
+    trainer = trainer_of(tmp_path / "films", criterion())
+    trainer.hub_model_id = "somebody/films"  # as if the repository had been made
+    trainer.evaluate()
+    trainer.push_to_hub(license="mit", dataset="Film tables")
+    assert pushed["repo_id"] == "somebody/films"
+    card = (tmp_path / "films" / "README.md").read_text(encoding="utf-8")
+    assert all(line in card for line in ("license: mit", "pipeline_tag: text-classification", "model-index:"))
+    assert 'model="somebody/films"' in card
+    assert (tmp_path / "films" / "model.safetensors").is_file()
 
 
 def test_adapters_are_trained_and_merged(tmp_path, hf):

@@ -1,1 +1,1 @@
-"""Lossnet inside other libraries' training loops: `lossnet.integrations.hf` for Hugging Face's `Trainer`."""
+"""Learned losses inside other libraries' training loops: Hugging Face's in `lossnet.integrations.hf`."""

@@ -1,7 +1,7 @@
-"""Learned losses for Hugging Face's `Trainer`; needs ``transformers`` and ``accelerate``.
+"""Learned losses for Hugging Face's ``Trainer``; needs ``transformers`` and ``accelerate``.
 
 `StructuredLossTrainer` is a `transformers.Trainer` with one more argument, and `StructuredLoss` the same for
-a `Trainer` that cannot be subclassed.  What they save is read by plain ``transformers``, without Lossnet.
+a ``Trainer`` that cannot be subclassed.  What they save is read by plain ``transformers``, without Lossnet.
 """
 
 from lossnet.integrations.hf.alignment import label_metrics

@@ -91,12 +91,12 @@ def align(space: Classes, logits: Tensor, labels: Tensor) -> Aligned:
 
 
 def count_items(labels: Tensor) -> Tensor:
-    """Return how many labels a batch has, as `Trainer` counts them: those that are not −100."""
+    """Return how many labels a batch has, as ``Trainer`` counts them: those that are not −100."""
     return (labels != IGNORED).sum()
 
 
 def label_metrics(space: Classes) -> Callable[[Any], dict[str, float]]:
-    """Return ``compute_metrics`` for a `Trainer`: the metrics of `lossnet.scores.metrics`.
+    """Return ``compute_metrics`` for a ``Trainer``: the metrics of `lossnet.scores.metrics`.
 
     >>> from types import SimpleNamespace
     >>> prediction = SimpleNamespace(predictions=[[2.0, -1.0]], label_ids=[[1.0, 0.0]])
@@ -113,7 +113,7 @@ def label_metrics(space: Classes) -> Callable[[Any], dict[str, float]]:
 
 
 def predicted(prediction: Any) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of a `Trainer`'s prediction, whose first output are the logits."""
+    """Return logits and labels of a ``Trainer``'s prediction, whose first output are the logits."""
     logits = prediction.predictions
     if isinstance(logits, tuple):
         logits = logits[0]

@@ -16,7 +16,7 @@ from lossnet.spaces import MultiLabel, Tags
 #: what a model's main input is called, to what it is about
 _KINDS = {"input_ids": "text", "pixel_values": "image", "input_values": "audio", "input_features": "audio"}
 #: what evaluation logs beside metrics
-_TIMES = (
+_NO_METRICS = (
     "runtime",
     "samples_per_second",
     "steps_per_second",
@@ -46,7 +46,7 @@ print(tag("…"))"""
 def tune_thresholds(
     trainer: Any, dataset: Any = None, goal: str = "f1", per_label: bool = False
 ) -> list[float]:
-    """Tune thresholds of a `Trainer`'s classifier of label sets, and keep them in its config.
+    """Tune thresholds of a ``Trainer``'s classifier of label sets, and keep them in its config.
 
     Saved with the model, they are ``config.thresholds``, one for each label, to whoever loads it with plain
     ``transformers``.
@@ -75,7 +75,7 @@ def tune_thresholds(
 
 
 def complete_card(trainer: Any, space: Classes, dataset: str | Sequence[str] | None) -> None:
-    """Add to a `Trainer`'s model card the pipeline tag, metrics as a model index, and how to predict."""
+    """Add to a ``Trainer``'s model card the pipeline tag, metrics as a model index, and how to predict."""
     path = Path(trainer.args.output_dir) / "README.md"
     card = ModelCard.load(path)
     kind = _KINDS.get(getattr(trainer.model, "main_input_name", "input_ids"), "text")
@@ -109,4 +109,4 @@ def _last_metrics(log_history: Sequence[Mapping[str, float]]) -> dict[str, float
     """Return the metrics of the last evaluation, by their names without ``eval_``."""
     last = next((logs for logs in reversed(log_history) if "eval_runtime" in logs), {})
     named = {name.removeprefix("eval_"): value for name, value in last.items() if name.startswith("eval_")}
-    return {name: value for name, value in named.items() if name not in _TIMES}
+    return {name: value for name, value in named.items() if name not in _NO_METRICS}

@@ -1,4 +1,4 @@
-"""A learned loss as a `Trainer`'s ``compute_loss_func`` and callback."""
+"""A learned loss as a ``Trainer``'s ``compute_loss_func`` and callback."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STATE = "learned_loss.pt"
 
 
 class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' types are not followed
-    """Train a `Trainer`'s model on a `LearnedLoss`: give it as ``compute_loss_func`` and among ``callbacks``.
+    """Train a ``Trainer``'s model on a `LearnedLoss`: its ``compute_loss_func`` and one of its ``callbacks``.
 
     The energy takes its steps after each step of the model's optimizer, on all micro-batches of that step and
     of all processes as one batch: with gradient accumulation nothing changes but memory.  The model's loss is
-    scaled as `Trainer`'s own, by the number of labels (of tags: of tagged words) in the accumulated batch:
+    scaled as ``Trainer``'s own, by the number of labels (of tags: of tagged words) in the accumulated batch:
     with an energy weight of 0 the model trains as without us.
 
     Args:
@@ -80,7 +80,7 @@ class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' ty
     ) -> Tensor:
         """Return the model's loss on a micro-batch, ``()``, as its part of the accumulated batch's mean."""
         if labels is None:
-            raise ValueError("the batch has no labels; name their column `labels`, or set `label_names`")
+            raise ValueError("the batch has no labels; name their column `labels`")
         if self._model is None:
             raise RuntimeError("no model is watched; give the same StructuredLoss to `callbacks`")
         logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
@@ -140,6 +140,11 @@ class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' ty
         """Note the inputs and hidden states of a model's passes, and of no other one's."""
         if model is None or model is self._model:
             return
+        if self.learned_loss.energy_loss is not None:
+            raise ValueError(
+                "the energy was trained beside another model; make a new learned loss for each model, and a "
+                "trainer of its own for each trial of a search (`model_init`)"
+            )
         _configure(model, self.space)
         for hook in self._hooks:
             hook.remove()

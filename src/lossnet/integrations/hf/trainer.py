@@ -15,7 +15,7 @@ from lossnet.learned_loss import LearnedLoss
 
 
 class StructuredLossTrainer(Trainer):  # type: ignore[misc]  # transformers' types are not followed
-    """Train a model of ``transformers`` on a `LearnedLoss`: its `Trainer` with one more argument.
+    """Train a model of ``transformers`` on a `LearnedLoss`: its ``Trainer`` with one more argument.
 
     All of `StructuredLoss` holds, and beyond that: checkpoints anywhere are resumed whole; logs have the
     energy's loss as ``energy_loss``; unless you give ``compute_metrics``, evaluation has the metrics of
