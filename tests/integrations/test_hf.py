@@ -405,9 +405,9 @@ def test_the_card_has_licence_task_and_metrics(tmp_path, hf, tags):
     assert {"lossnet", "generated_from_trainer"} <= set(data.tags)
     assert {result.dataset_name for result in data.eval_results} == {"Film tables"}
     said = {result.metric_type: result.metric_value for result in data.eval_results}
-    measured = {name.removeprefix("eval_"): value for name, value in metrics.items() if name != "epoch"}
-    assert said.keys() == {name for name in measured if name not in hf.sharing._NO_METRICS}
-    assert said == pytest.approx({name: measured[name] for name in said})
+    labels = {"f1", "micro_f1", "macro_f1", "exact_match", "hamming_loss"}
+    assert said.keys() == ({"accuracy"} if tags else labels)
+    assert said == pytest.approx({name: metrics[f"eval_{name}"] for name in said})
     assert f'pipeline("{kind}"' in card.text
     assert ("config.thresholds" in card.text) == (not tags)
 
@@ -539,6 +539,10 @@ def test_what_does_not_fit_is_refused_at_once(tmp_path, hf):
     structured = hf.StructuredLoss(criterion())
     with pytest.raises(RuntimeError, match="give the same StructuredLoss to `callbacks`"):
         structured({"logits": torch.zeros(2, 3)}, torch.ones(2, 3))
+    trainer = trainer_of(tmp_path, None, bert(problem_type="multi_label_classification"), plain=True)
+    trainer.add_callback(hf.StructuredLoss(criterion()))
+    with pytest.raises(RuntimeError, match="was not asked; give the StructuredLoss as `compute_loss_func`"):
+        trainer.train()
     with pytest.raises(ValueError, match="the batch has no labels"):
         structured({"logits": torch.zeros(2, 3)}, None)
 

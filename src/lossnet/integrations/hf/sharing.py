@@ -15,8 +15,9 @@ from lossnet.spaces import MultiLabel, Tags
 
 #: what a model's main input is called, to what it is about
 _KINDS = {"input_ids": "text", "pixel_values": "image", "input_values": "audio", "input_features": "audio"}
-#: what evaluation logs beside metrics
+#: what evaluation logs beside metrics; a loss of ours compares with no other one
 _NO_METRICS = (
+    "loss",
     "runtime",
     "samples_per_second",
     "steps_per_second",
@@ -81,9 +82,7 @@ def complete_card(trainer: Any, space: Classes, dataset: str | Sequence[str] | N
     kind = _KINDS.get(getattr(trainer.model, "main_input_name", "input_ids"), "text")
     task = "token-classification" if isinstance(space, Tags) else f"{kind}-classification"
     name = trainer.hub_model_id or path.parent.resolve().name
-    data = (
-        "evaluation data" if dataset is None else dataset if isinstance(dataset, str) else ", ".join(dataset)
-    )
+    data = dataset if isinstance(dataset, str) else ", ".join(dataset or ["evaluation data"])
     card.data.library_name = "transformers"
     card.data.pipeline_tag = task
     card.data.tags = sorted({*(card.data.tags or []), "lossnet"})

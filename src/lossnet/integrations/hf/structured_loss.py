@@ -70,6 +70,7 @@ class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' ty
         #: folder of the checkpoint to go on from, where it is not in ``output_dir``
         self.resume_from: Path | None = None
         learned_loss.deferred = True
+        self._called = False
         self._model: Any = None
         self._hooks: list[Any] = []
         self._inputs: dict[str, Tensor] = {}
@@ -85,6 +86,7 @@ class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' ty
             raise RuntimeError("no model is watched; give the same StructuredLoss to `callbacks`")
         logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
         aligned = align(self.space, logits, labels)
+        self._called = True
         self.learned_loss.train(self._model.training)
         loss: Tensor = self.learned_loss(
             self._energy_inputs(aligned), aligned.logits, aligned.y, aligned.mask
@@ -112,6 +114,10 @@ class StructuredLoss(TrainerCallback):  # type: ignore[misc]  # transformers' ty
         self.learned_loss.forget()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self._called:
+            raise RuntimeError(
+                "the learned loss was not asked; give the StructuredLoss as `compute_loss_func`"
+            )
         self.learned_loss.step()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -62,8 +62,8 @@ class StructuredLossTrainer(Trainer):  # type: ignore[misc]  # transformers' typ
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as `transformers.Trainer.train` does; what is resumed has the energy of its checkpoint."""
-        named = isinstance(resume_from_checkpoint, (str, Path))
-        self.structured_loss.resume_from = Path(resume_from_checkpoint) if named else None
+        given = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, Path)) else None
+        self.structured_loss.resume_from = None if given is None else Path(given)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
