@@ -16,7 +16,7 @@ from lossnet.learned_loss import LearnedLoss
 from lossnet.nets import Tokens
 from lossnet.spaces import MultiLabel
 
-#: inputs of the energy: the model's last hidden states, or what the model itself reads
+#: what the energy reads, the model's last hidden states or the model's own inputs
 Reads = Literal["features", "inputs"]
 
 #: file of a checkpoint
