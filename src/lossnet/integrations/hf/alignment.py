@@ -14,7 +14,7 @@ from lossnet.spaces import MultiLabel, Space, Tags
 
 #: spaces of what ``transformers`` classifies
 Classes: TypeAlias = MultiLabel | Tags
-#: the label of a token that is not to be tagged: padding, special tokens, all but the first piece of a word
+#: the label of padding, of special tokens, and of all but the first piece of a word
 IGNORED = -100
 
 
