@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import importlib
 import json
 import multiprocessing
 import os
@@ -554,3 +555,11 @@ def test_examples_of_docstrings(module):
     outcome = doctest.testmod(sys.modules[f"lossnet.integrations.hf.{module}"], optionflags=options)
     assert outcome.failed == 0
     assert outcome.attempted > 0 or module == "sharing"
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("lossnet.integrations.hf")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"needs transformers; install lossnet\[text\]"):
+        importlib.import_module("lossnet.integrations.hf")
