@@ -223,6 +223,41 @@ def test_each_micro_batch_trains_the_energy_and_every_loss_keeps_its_gradient(
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_deferred_micro_batches_are_one_batch_to_the_energy(energy, model, batch, steps):
+    parts = [slice(0, 10), slice(10, 40), slice(40, 64)]
+    weight = torch.linspace(0.5, 1.5, 64)
+    options = {"lr": 0.01, "steps": steps, "clip": 0.1}
+    whole = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, Margin(), **options)
+    parted = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, Margin(), deferred=True, **options)
+    for _ in range(2):
+        whole(batch.x, model(batch.x), batch.y, weight=weight)
+        for part in parts:
+            parted(batch.x[part], model(batch.x[part]), batch.y[part], weight=weight[part])
+        parted.step()
+    torch.testing.assert_close(parted.energy_loss, whole.energy_loss)
+    assert_close(parted.energy, whole.energy)
+    before = copy.deepcopy(parted.energy)
+    parted.step()  # nothing waits
+    assert_equal(parted.energy, before)
+
+
+def test_a_deferred_call_gives_the_loss_and_leaves_the_energy(energy, model, batch):
+    before = copy.deepcopy(energy)
+    criterion = lossnet.LearnedLoss(energy, SPACE, deferred=True)
+    loss = criterion(batch.x, model(batch.x), batch.y)
+    assert_equal(energy, before)
+    assert torch.equal(loss, lossnet.LearnedLoss(before, SPACE).eval()(batch.x, model(batch.x), batch.y))
+    criterion.forget()
+    criterion.step()
+    assert_equal(energy, before)
+    with torch.no_grad():
+        criterion(batch.x, model(batch.x), batch.y)
+    criterion.step()
+    assert_equal(energy, before)
+    assert criterion.energy_loss is None
+
+
 def test_weights_count_in_both_losses(energy, model, batch):
     """Instances of weight 2 count as two, those of weight 0 as none."""
     weight = torch.tensor([2.0, 0.0]).repeat(32)
@@ -424,12 +459,18 @@ several = pytest.mark.skipif(torch.cuda.is_available(), reason="forks, which CUD
 
 
 @several
-def test_two_processes_train_the_energy_as_one_does(energy, model, batch, tmp_path):
+@pytest.mark.parametrize("deferred", [False, True])
+def test_two_processes_train_the_energy_as_one_does(energy, model, batch, tmp_path, deferred):
+    """Each call is a step, or the three of them are one."""
+
     def train(parts):
-        criterion = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, Margin(), lr=0.01, steps=2)
+        options = {"lr": 0.01, "steps": 2, "deferred": deferred}
+        criterion = lossnet.LearnedLoss(copy.deepcopy(energy), SPACE, Margin(), **options)
         values = []
-        for part in parts:
+        for place, part in enumerate(parts):
             criterion(batch.x[part], model(batch.x[part]), batch.y[part]).backward()
+            if deferred and place == 2:
+                criterion.step()
             values.append(criterion.energy_loss)
         return values, criterion.energy.state_dict()
 

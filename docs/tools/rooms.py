@@ -35,7 +35,7 @@ ORDER = (
     *("spaces", "scores", "decoding", "nets", "energies", "losses", "inference", "hypergradient", "methods"),
     *("learned_loss", "training", "inputs", "outputs", "task", "data", "loading", "settings", "recipes"),
     *("own", "build", "model", "prediction", "card", "run", "runs", "tune", "export", "stream", "serve"),
-    *("report", "analysis", "estimators", "cli"),
+    *("report", "analysis", "estimators", "integrations", "cli"),
 )
 LAST = ("spans", "trees", "ops", "files", "warn")
 

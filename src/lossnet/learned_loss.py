@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ __all__ = ["LearnedLoss"]
 
 #: the energy's parameters to their optimizer
 OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
+#: a batch and the task net's prediction for it
+_Part = tuple[Batch, Prediction]
 
 
 class LearnedLoss(nn.Module):
@@ -35,6 +37,7 @@ class LearnedLoss(nn.Module):
         weight_decay: of the default optimizer; 1e-5 unless given.
         steps: energy steps for each call.
         clip: largest norm of the energy's gradient.
+        deferred: whether calls leave the energy as it is, until `step` trains it on all of their batches.
         optimizer: of the energy, in the place of AdamW: an instance over its parameters, or a function of
             these.  It is the attribute ``optimizer``, for instance for a learning rate scheduler.
 
@@ -45,6 +48,9 @@ class LearnedLoss(nn.Module):
     - Evaluate under ``torch.no_grad()`` or after ``criterion.eval()``: such calls leave the energy as it is.
     - Each call is a batch to the energy, also where several come before a step of your optimizer.  Losses
       keep their gradients, whatever happens to the energy before ``backward()``.
+    - Where you accumulate gradients over micro-batches, make it ``deferred`` and call `step` after each step
+      of your optimizer: micro-batches then are one batch to the energy as well.  Your network's loss sees
+      the energy as the step before left it, instead of one that has learned from the same batch.
     - Leave parameters that the energy shares with the task net out of the energy's optimizer.
     - ``state_dict()`` has the energy and its optimizer.
     - Logits, truth, weights and floating-point inputs are converted to the energy's dtype, and autocast is
@@ -82,6 +88,7 @@ class LearnedLoss(nn.Module):
         steps: int = 1,
         clip: float = 10.0,
         optimizer: Optimizer | OptimizerFactory | None = None,
+        deferred: bool = False,
     ) -> None:
         super().__init__()
         self.energy = energy
@@ -91,7 +98,9 @@ class LearnedLoss(nn.Module):
         self.optimizer = _optimizer(energy, optimizer, lr, weight_decay)
         self.steps = steps
         self.clip = clip
+        self.deferred = deferred
         self.energy_loss: Tensor | None = None
+        self._waiting: list[_Part] = []
 
     def forward(
         self, x: Any, logits: Tensor, y: Tensor, mask: Tensor | None = None, weight: Tensor | None = None
@@ -108,7 +117,9 @@ class LearnedLoss(nn.Module):
         batch, prediction = self._converted(x, logits, y, mask, weight)
         with torch.autocast(batch.y.device.type, enabled=False):
             if self.training and torch.is_grad_enabled():
-                self._train_energy(batch, prediction.detach())
+                self._waiting.append((batch, prediction.detach()))
+                if not self.deferred:
+                    self._train_energy()
             with torch.no_grad():
                 energy = self.loss.task_objective(self.energy.at(batch.x))
             # The gradient at once: the next call changes the energy, maybe before backward().
@@ -122,20 +133,42 @@ class LearnedLoss(nn.Module):
         known: Tensor = _KnownGradient.apply(prediction.logits, loss.detach(), gradient)  # type: ignore[no-untyped-call]
         return known
 
-    def _train_energy(self, batch: Batch, prediction: Prediction) -> None:
-        """Take the energy's steps against one prediction, held fixed (SEAL Eq. 4)."""
+    def step(self) -> None:
+        """Train the energy on the batches of all calls since the last step, as on one; see ``deferred``.
+
+        >>> from lossnet.energies import Local, Sum
+        >>> from lossnet.nets import MLP
+        >>> from lossnet.spaces import MultiLabel
+        >>> energy = Sum(MLP(4, hidden=8, layers=1), Local(8, labels=3))
+        >>> criterion, model = LearnedLoss(energy, MultiLabel(3), deferred=True), nn.Linear(4, 3)
+        >>> optimizer, x, y = torch.optim.Adam(model.parameters()), torch.rand(8, 4), torch.ones(8, 3)
+        >>> for rows in torch.arange(8).split(2):
+        ...     (criterion(x[rows], model(x[rows]), y[rows]) / 4).backward()
+        >>> optimizer.step(); optimizer.zero_grad(); criterion.step()
+        """
+        if self._waiting:
+            with torch.autocast(self._waiting[0][0].y.device.type, enabled=False):
+                self._train_energy()
+
+    def forget(self) -> None:
+        """Drop the batches that wait for `step`, for instance those of a step that was broken off."""
+        self._waiting.clear()
+
+    def _train_energy(self) -> None:
+        """Take the energy's steps against predictions, held fixed (SEAL Eq. 4), of all batches that wait."""
+        parts, self._waiting = self._waiting, []
         groups = self.optimizer.param_groups
         parameters = [one for group in groups for one in group["params"] if one.requires_grad]
         if not parameters:
             return
         if self.energy_loss is None:
             _check_same(parameters)
-        share = _share(batch.y)
+        shares = _shares([batch.y for batch, _ in parts])
+        losses = [energy_losses(self.energy, self.loss, *part, self.steps) for part in parts]
         before = [parameter.grad for parameter in parameters]  # the caller's, perhaps
         try:
-            for loss in energy_losses(self.energy, self.loss, batch, prediction, self.steps):
-                own = share * loss
-                gradients = torch.autograd.grad(own, parameters, allow_unused=True)
+            for _ in range(self.steps):
+                total, gradients = _mean_gradients(parameters, losses, shares)
                 present = _add_up(parameters, gradients)
                 factor = ops.clip_factor(ops.total_norm(list(present.values())), self.clip)
                 for parameter in parameters:
@@ -144,7 +177,7 @@ class LearnedLoss(nn.Module):
                     like = torch.empty_like(parameter, requires_grad=False)  # as a fused step wants it
                     parameter.grad = torch.div(gradient, factor, out=like)
                 self.optimizer.step()
-                self.energy_loss = _total(own.detach())
+                self.energy_loss = _total(total)
         finally:
             for parameter, kept in zip(parameters, before, strict=True):
                 parameter.grad = kept
@@ -224,11 +257,33 @@ def _total(value: Tensor) -> Tensor:
     return value
 
 
-def _share(y: Tensor) -> float:
-    """Return which part of the instances of all processes this one has."""
-    if not _several_processes():
-        return 1.0
-    return len(y) / float(_total(torch.tensor(float(len(y)), device=y.device)))
+def _shares(truths: Sequence[Tensor]) -> list[float]:
+    """Return which part of the instances of all batches and processes each batch of this one has."""
+    sizes = [len(y) for y in truths]
+    total = float(sum(sizes))
+    if _several_processes():
+        total = float(_total(torch.tensor(total, device=truths[0].device)))
+    return [size / total for size in sizes]
+
+
+def _mean_gradients(
+    parameters: Sequence[nn.Parameter], losses: Sequence[Iterator[Tensor]], shares: Sequence[float]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Return the next losses' mean over batches of such shares, and its gradients, batch by batch."""
+    total = torch.zeros((), device=parameters[0].device)
+    sums: list[Tensor | None] = [None] * len(parameters)
+    for each, share in zip(losses, shares, strict=True):
+        own = share * next(each)
+        gradients = torch.autograd.grad(own, parameters, allow_unused=True)
+        sums = [_plus(*pair) for pair in zip(sums, gradients, strict=True)]
+        total = total + own.detach()
+    return total, sums
+
+
+def _plus(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _add_up(
