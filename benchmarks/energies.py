@@ -138,7 +138,8 @@ class ResidualTeacher(Stack):
         logits = self._mean(x)
         generator = torch.Generator().manual_seed(0)
         shape = (len(logits), DRAWN, logits.shape[-1])
-        y = torch.bernoulli(logits.sigmoid().unsqueeze(1).expand(shape), generator=generator)
+        chances = logits.sigmoid().cpu().unsqueeze(1).expand(shape)
+        y = torch.bernoulli(chances, generator=generator).to(logits)  # the same sets on every device
         shares: Tensor = self.energy(logits, y).neg().softmax(1).unsqueeze(-1)
         return (shares * y).sum(1)
 
