@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet.brackets import count_brackets, read_step, read_tree
 from lossnet.ops import weighted_sum
-from lossnet.spaces import Mask, MultiLabel, Space, Tags
+from lossnet.spaces import Mask, MultiLabel, Space, Tags, Trees
 from lossnet.spans import count_spans, scores_of_counts
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Score",
     "TagMeter",
     "TokenCost",
+    "TreeMeter",
     "best_constant",
     "headlines",
     "log_loss",
@@ -197,7 +199,9 @@ TUNED = (
 IOU = Metric("iou", "IoU", headline=True)
 PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
 SPAN_F1 = Metric("span_f1", "span F1", headline=True)
+BRACKET_F1 = Metric("bracket_f1", "bracket F1", headline=True)
 ACCURACY = Metric("accuracy", "accuracy", headline=True)
+WELL_FORMED = Metric("well_formed", "likeliest tags spell a tree")
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
 LOG_LOSS = Metric("log_loss", "log loss", higher_is_better=False)
@@ -340,6 +344,56 @@ class TagMeter(Meter):
         return [[self._names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
 
 
+class TreeMeter(Meter):
+    """Metrics of constituency trees, spelled by one-hot tags ``(instances, length, tags)``.
+
+    ``bracket_f1``, ``precision`` and ``recall`` count labelled brackets as EVALB does
+    (`lossnet.brackets.brackets`), ``exact_match`` sentences whose brackets are all right, and ``accuracy``
+    tags.  Predictions may be relaxed, and what spells no tree is decoded first; ``well_formed`` is the share
+    of sentences where each word's likeliest tag already spells one.
+
+    >>> meter = TreeMeter(Trees(7, ("l", "l L", "l L:S", "l R", "r", "r L", "r R")))
+    >>> tags = torch.eye(7)[torch.tensor([[2, 4]])]
+    >>> meter.measure(tags, tags)["bracket_f1"]
+    1.0
+    """
+
+    metrics = (BRACKET_F1, EXACT_MATCH, ACCURACY, PRECISION, RECALL, WELL_FORMED)
+
+    def __init__(self, space: Trees) -> None:
+        self._space = space
+        self._steps = [read_step(name) for name in space.names]
+        self._counts = Counter[str]()
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        real, likeliest = truth.sum(-1) > 0, predicted.argmax(-1)
+        decoded = self._space.decode(predicted)
+        right = (decoded * truth).sum(dtype=torch.float64)
+        trees = self._space.hold(likeliest, real).sum()
+        self._counts.update(tags=int(right), tokens=int(real.sum()), formed=int(trees), trees=len(truth))
+        lengths, names = real.sum(1).tolist(), self._space.names
+        rows = zip(decoded.argmax(-1).tolist(), truth.argmax(-1).tolist(), lengths, strict=True)
+        for guessed, true, length in rows:
+            said, known = ([names[tag] for tag in tags[:length]] for tags in (guessed, true))
+            left_out = [word for word in range(length) if self._steps[true[word]].punctuation]
+            counts = count_brackets(read_tree(said), read_tree(known), left_out)
+            self._counts.update(counts)
+            self._counts["exact"] += counts["right"] == counts["guessed"] == counts["real"]
+
+    def compute(self) -> dict[str, float]:
+        counts = self._counts
+        if not counts["tokens"]:
+            raise ValueError("no word has a tag: brackets are undefined")
+        values = scores_of_counts(counts)
+        return {
+            BRACKET_F1.name: values.pop(SPAN_F1.name),
+            EXACT_MATCH.name: counts["exact"] / counts["trees"],
+            ACCURACY.name: counts["tags"] / counts["tokens"],
+            WELL_FORMED.name: counts["formed"] / counts["trees"],
+            **values,
+        }
+
+
 class MaskMeter(Meter):
     """Metrics of masks ``(instances, height, width)``: mean IoU of images, share of right pixels.
 
@@ -396,6 +450,7 @@ def meter(space: Space) -> Meter:
 
 meter.register(MultiLabel, lambda space: LabelMeter())
 meter.register(Tags, lambda space: TagMeter(space.names))
+meter.register(Trees, lambda space: TreeMeter(space))
 meter.register(Mask, lambda space: MaskMeter())
 
 
