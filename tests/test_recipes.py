@@ -48,6 +48,7 @@ DIGESTS = {
     "digits-pairs": "3a57aa93a856e3c5",
     "digits-scenes": "c13c2fd49ebaeac1",
     "eurlexev": "22d0f1351383e088",
+    "ewt-trees": "9f8cfabb17ab4eeb",
     "expr_fun": "255284d13debfb9a",
     "genbase": "4da556a265aaa945",
     "horses": "e9568c70b862ae4a",

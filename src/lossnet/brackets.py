@@ -3,10 +3,10 @@
 A tree is the `Span` of each constituent, outer ones before inner ones and left ones before right ones.  The
 root over all words is not among them.
 
-Tags are those of tetra-tagging (Kitaev & Klein 2020).  Where a constituent has more than two children, all but
-the first are put together under a branching without a label, and so on, so that every tree is binary.  One
-of its branchings is then between any two neighbouring words, and a tag says of a word and of the branching
-behind it:
+Tags are those of tetra-tagging (Kitaev & Klein 2020).  Where a constituent has more than two children, all
+but the first are put together under a branching without a label, and so on, so that every tree is binary.
+One of its branchings is then between any two neighbouring words, and a tag says of a word and of the
+branching behind it:
 
 ======  ==================================================================
 ``l``   the word is the left child of the branching above it
@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import takewhile
 from typing import NamedTuple
 
 from lossnet.spans import Span
@@ -44,6 +43,8 @@ __all__ = [
     "brackets",
     "count_brackets",
     "drawn",
+    "linearise",
+    "read_linear",
     "read_step",
     "read_tree",
     "spell",
@@ -57,6 +58,9 @@ PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 ROOT = "TOP"
 #: tags without labels, one at least of each kind: with these, some tree can be spelled over any words
 PLAIN = ("l", "l L", "l R", "r", "r L", "r R")
+
+#: symbols of linearised trees beside opening brackets
+WORD, CLOSE = "*", ")"
 
 _TAG = re.compile(r"([lr])(\.?)(?::(\S+))?(?: ([LR])(?::(\S+))?)?")
 #: labels that count as another one (EVALB's COLLINS.prm)
@@ -184,6 +188,44 @@ def read_tree(tags: Sequence[str]) -> Tree:
     return tuple(sorted(found, key=lambda span: (span.start, -span.end)))
 
 
+def linearise(tree: Iterable[Span], length: int) -> tuple[str, ...]:
+    """Return a tree as a sequence of brackets, in which `WORD` stands for each word (Vinyals et al. 2015).
+
+    >>> linearise([Span(0, 2, "S"), Span(0, 1, "NP")], 3)
+    ('(S', '(NP', '*', ')', '*', ')', '*')
+    """
+    begins: list[list[str]] = [[] for _ in range(length)]
+    ends = [0] * length
+    for start, end, label in tree:
+        begins[start].append(f"({label}")
+        ends[end - 1] += 1
+    return tuple(symbol for word in range(length) for symbol in (*begins[word], WORD, *(CLOSE,) * ends[word]))
+
+
+def read_linear(symbols: Iterable[str], length: int) -> Tree:
+    """Return the tree that brackets make over the words of a sentence.
+
+    A tree comes of any symbols: brackets that nothing opened or that hold no word are left out, words too
+    many as well, and what is open in the end has the rest of the words.
+
+    >>> bracketed(read_linear(["(S", "(NP", "*", ")", ")", ")", "(VP"], 2), ["Ann", "left"])
+    '(TOP (S (NP Ann)) (VP left))'
+    """
+    found: list[Span] = []
+    waiting: list[int] = []
+    word = 0
+    for symbol in symbols:
+        if symbol == WORD:
+            word = min(word + 1, length)
+        elif symbol != CLOSE:
+            waiting.append(len(found))
+            found.append(Span(word, length, symbol.removeprefix("(")))
+        elif waiting:
+            place = waiting.pop()
+            found[place] = found[place]._replace(end=word)
+    return tuple(span for span in found if span.start < span.end)
+
+
 def brackets(tree: Iterable[Span], punctuation: Collection[int] = ()) -> Counter[Span]:
     """Return the brackets that EVALB compares (its parameters ``COLLINS.prm``), with how often each occurs.
 
@@ -249,7 +291,8 @@ def drawn(tree: Sequence[Span], tokens: Sequence[str], width: int = 60) -> str:
         indent = "  " * len(ends)
         if place < len(spans) and spans[place].start == word:
             span = spans[place]
-            inner = list(takewhile(lambda one: one.start < span.end, spans[place + 1 :]))
+            later = spans[place + 1 :]
+            inner = later[: sum(one.start < span.end for one in later)]
             moved = [Span(start - word, end - word, label) for start, end, label in inner]
             line = bracketed(moved, tokens[word : span.end], span.kind)
             if len(indent) + len(line) > width:

@@ -1,4 +1,4 @@
-"""Constituency trees from column files whose fourth column has each word's bit of the tree (CoNLL, PropBank)."""
+"""Constituency trees from column files, in which each word has its bit of the tree (CoNLL, PropBank)."""
 
 from __future__ import annotations
 

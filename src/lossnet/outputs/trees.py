@@ -60,10 +60,14 @@ class Trees(Tags):
 
     @classmethod
     def describe(cls, parts: Sequence[TagColumn], frequent: int = 10) -> dict[str, Any]:
-        spans = [span for part in parts for tags in part.tags for span in read_tree(tags)]
-        counts = Counter(span.kind for span in spans)
-        tags = len({tag for part in parts for tags in part.tags for tag in tags})
-        return {"tags": tags, "constituents": len(spans), "frequent_labels": tuple(counts.most_common(frequent))}
+        tags = Counter(tag for part in parts for row in part.tags for tag in row)
+        trees = (read_tree(row) for part in parts for row in part.tags)
+        labels = Counter(span.kind for tree in trees for span in tree)
+        return {
+            "tags": len(tags),
+            "constituents": labels.total(),
+            "frequent_labels": tuple(labels.most_common(frequent)),
+        }
 
     def space(self, settings: Settings) -> TreeSpace:
         return self._space
