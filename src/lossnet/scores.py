@@ -366,14 +366,14 @@ class TreeMeter(Meter):
         self._counts = Counter[str]()
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
-        real, likeliest = truth.sum(-1) > 0, predicted.argmax(-1)
-        decoded = self._space.decode(predicted)
-        right = (decoded * truth).sum(dtype=torch.float64)
-        trees = self._space.hold(likeliest, real).sum()
-        self._counts.update(tags=int(right), tokens=int(real.sum()), formed=int(trees), trees=len(truth))
+        real, likeliest, true_tags = truth.sum(-1) > 0, predicted.argmax(-1), truth.argmax(-1)
+        decoded = self._space.decode(predicted).argmax(-1)
+        right = (decoded == true_tags) & real
+        trees = self._space.hold(likeliest, real)
+        counted = {"tags": right, "tokens": real, "formed": trees}
+        self._counts.update({name: int(which.sum()) for name, which in counted.items()}, trees=len(truth))
         lengths, names = real.sum(1).tolist(), self._space.names
-        rows = zip(decoded.argmax(-1).tolist(), truth.argmax(-1).tolist(), lengths, strict=True)
-        for guessed, true, length in rows:
+        for guessed, true, length in zip(decoded.tolist(), true_tags.tolist(), lengths, strict=True):
             said, known = ([names[tag] for tag in tags[:length]] for tags in (guessed, true))
             left_out = [word for word in range(length) if self._steps[true[word]].punctuation]
             counts = count_brackets(read_tree(said), read_tree(known), left_out)

@@ -60,6 +60,8 @@ __all__ = [
 Sampler = Callable[[int], Tensor]
 #: weights of instances in losses, ``(batch,)``: of all losses, or of each term of the task loss by its name
 Weights = Tensor | Mapping[str, Tensor]
+#: trees that are decoded together
+_TOGETHER = 64
 #: terms of the task loss that may have weights of their own
 TERMS = ("energy", "ce", "score")
 
@@ -514,9 +516,13 @@ class Trees(Tags):
             raise ValueError(f"no tag is of the kind {kinds}; add those of lossnet.brackets.PLAIN")
 
     def decode(self, relaxed: Tensor) -> Tensor:
-        real = relaxed.sum(-1) > 0
-        if not real.numel():
+        if not relaxed.numel():
             return relaxed
+        # Some sentences at a time: with hundreds of tags, copies of all would take gigabytes.
+        return torch.cat([self._decode(part) for part in relaxed.split(_TOGETHER)])
+
+    def _decode(self, relaxed: Tensor) -> Tensor:
+        real = relaxed.sum(-1) > 0
         chances = relaxed.clamp(min=torch.finfo(relaxed.dtype).tiny).log()
         kinds = _kinds(self.names, relaxed.device)
         best, tags = zip(*(chances.where(kinds == kind, -torch.inf).max(-1) for kind in Kind), strict=True)

@@ -27,7 +27,12 @@ def folder(tmp_path):
 def test_words_and_their_trees_are_read(folder):
     data, split = read_treebank([folder / "ewt_propbank" / "ewt.dev.conll"] * 3)
     trees = [bracketed(*one) for one in zip(data.target.trees, data.source.tokens, strict=True)]
-    assert trees[:2] == trees[2:4] == trees[4:] == ["(TOP (SBARQ (WHADVP Where) (SQ am (NP I)) ?))", "(TOP (S (VP Go)))"]
+    assert (
+        trees[:2]
+        == trees[2:4]
+        == trees[4:]
+        == ["(TOP (SBARQ (WHADVP Where) (SQ am (NP I)) ?))", "(TOP (S (VP Go)))"]
+    )
     assert data.source.columns["pos"][0] == ("WRB", "VBP", "PRP", ".")
     assert data.target.tags[0][3] == "r."
     assert [len(part) for part in (split.train, split.valid, split.test)] == [2, 2, 2]

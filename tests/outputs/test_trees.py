@@ -195,6 +195,27 @@ def test_answers_over_http_are_trees_in_one_line(folder):
     assert task.output.metrics[0].name == "bracket_f1"
 
 
+def test_the_set_is_trained_on_by_name_and_reported(tmp_path, capsys):
+    rows = "".join(
+        f"0\t{one}\tNNP\t(TOP(S(NP*)\n1\tsaw\tVBD\t(VP*\n2\t{other}\tNNP\t(NP*))\n3\t.\t.\t*))\n\n"
+        for one, other in itertools.permutations(("Ann", "Bo", "Cy"), 2)
+    )
+    (tmp_path / "ewt-trees").mkdir()
+    for part in ("train", "dev", "test"):
+        (tmp_path / "ewt-trees" / f"ewt.{part}.conll").write_text(rows)
+    (tmp_path / "vectors.txt").write_text("Ann 0.5 1\nsaw 1 0\n")
+    given = ["--data-dir", str(tmp_path), "--embeddings", str(tmp_path / "vectors.txt"), "--quiet"]
+    settings = ["--epochs", "2", "--task-hidden", "4", "--energy-hidden", "4", "--samples", "2"]
+    folder = tmp_path / "run"
+    command = ["train", "ewt-trees", "--method", "seal", "--output", str(folder), "--device", "cpu"]
+    assert main([*command, *given, *settings]) == 0
+    result = json.loads((folder / "result.json").read_text())
+    assert {"bracket_f1", "well_formed"} < set(result["metrics"]["test"])
+    assert "bracket F1" in (folder / "report.html").read_text()
+    assert main(["data", "show", "ewt-trees", "--data-dir", str(tmp_path)]) == 0
+    assert "constituents" in capsys.readouterr().out
+
+
 def test_a_folder_whose_tags_spell_no_trees_is_refused(folder, tmp_path, seal):
     forged = tmp_path / "forged"
     (forged / "model").mkdir(parents=True)
