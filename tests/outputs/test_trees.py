@@ -211,7 +211,10 @@ def test_the_set_is_trained_on_by_name_and_reported(tmp_path, capsys):
     assert main([*command, *given, *settings]) == 0
     result = json.loads((folder / "result.json").read_text())
     assert {"bracket_f1", "well_formed"} < set(result["metrics"]["test"])
-    assert "bracket F1" in (folder / "report.html").read_text()
+    report = (folder / "report.html").read_text()
+    assert "bracket F1" in report
+    assert report.count("(NP Ann)") >= 2  # trees are drawn
+    assert "constituents-table" in report
     assert main(["data", "show", "ewt-trees", "--data-dir", str(tmp_path)]) == 0
     assert "constituents" in capsys.readouterr().out
 

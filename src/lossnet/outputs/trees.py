@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -18,6 +18,9 @@ from lossnet.outputs.tags import Tags
 from lossnet.scores import Meter, meter
 from lossnet.settings import Settings
 from lossnet.spaces import Trees as TreeSpace
+
+if TYPE_CHECKING:
+    from lossnet.report.evidence import Evidence, Section, Tell
 
 
 class Trees(Tags):
@@ -105,6 +108,11 @@ class Trees(Tags):
             assert isinstance(part.source, Sentences)
             trees = self.trees(part.outputs(decoder), part.source)
             yield from (f"{drawn(*one)}\n\n" for one in zip(trees, part.source.tokens, strict=True))
+
+    def panels(self, evidence: Evidence, tell: Tell) -> list[Section]:
+        from lossnet.outputs.panels.trees import sections
+
+        return sections(evidence, tell)
 
     answer: ClassVar[Schema] = {"type": "string"}
 
