@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 
+#: trees that are counted together: with hundreds of tags, copies of all would take gigabytes
+_TOGETHER = 64
 #: probabilities are kept this far from 0 and 1 before their logarithms are taken
 _TINY = 1e-6
 
@@ -366,8 +368,14 @@ class TreeMeter(Meter):
         self._counts = Counter[str]()
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
+        for pair in zip(predicted.split(_TOGETHER), truth.split(_TOGETHER), strict=True):
+            self._add(*pair)
+
+    def _add(self, predicted: Tensor, truth: Tensor) -> None:
         real, likeliest, true_tags = truth.sum(-1) > 0, predicted.argmax(-1), truth.argmax(-1)
-        decoded = self._space.decode(predicted).argmax(-1)
+        # A tree comes of any values, those of a training that diverged too.
+        possible = predicted.nan_to_num(0).clamp(min=_TINY) * real.unsqueeze(-1)
+        decoded = self._space.decode(possible).argmax(-1)
         right = (decoded == true_tags) & real
         trees = self._space.hold(likeliest, real)
         counted = {"tags": right, "tokens": real, "formed": trees}

@@ -125,6 +125,8 @@ def test_metrics_of_trees():
     }  # fmt: skip
     half = scores.meter(SPACE).measure(one_hot(["l L", "r"]), one_hot(["l:NP L:S", "r"]))
     assert (half["bracket_f1"], half["exact_match"], half["well_formed"]) == (0.0, 0.0, 1.0)
+    nothing = scores.meter(SPACE).measure(torch.full((1, 2, len(NAMES)), torch.nan), one_hot(["l L", "r"]))
+    assert nothing["exact_match"] == 1.0  # a tree without labels comes of no probabilities
     with pytest.raises(ValueError, match="brackets are undefined"):
         scores.meter(SPACE).compute()
 
