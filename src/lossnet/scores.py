@@ -374,7 +374,8 @@ class TreeMeter(Meter):
     def _add(self, predicted: Tensor, truth: Tensor) -> None:
         real, likeliest, true_tags = truth.sum(-1) > 0, predicted.argmax(-1), truth.argmax(-1)
         # A tree comes of any values, those of a training that diverged too.
-        possible = predicted.nan_to_num(0).clamp(min=_TINY) * real.unsqueeze(-1)
+        least = torch.finfo(predicted.dtype).tiny
+        possible = predicted.nan_to_num(0).clamp(min=least) * real.unsqueeze(-1)
         decoded = self._space.decode(possible).argmax(-1)
         right = (decoded == true_tags) & real
         trees = self._space.hold(likeliest, real)
