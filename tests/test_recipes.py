@@ -71,7 +71,7 @@ def test_recipes_change_on_purpose_only(name):
 
 def test_no_data_set_is_without_a_digest():
     assert {name.split("/")[0] for name in recipe_names()} == set(DIGESTS)
-    assert len(recipe_names()) == 168
+    assert len(recipe_names()) == 172
 
 
 @pytest.mark.parametrize(
