@@ -32,7 +32,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
 
     def trees(output: RunOutput) -> list[Tree]:
         kind: Any = output.model.task.output
-        found: list[Tree] = kind.trees(output.chosen(), rows.source)
+        found: list[Tree] = kind.trees(output.decoded, rows.source)
         return found
 
     constituents = score_table(
