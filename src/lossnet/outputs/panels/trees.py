@@ -7,7 +7,7 @@ from typing import Any
 
 from lossnet.analysis import bracket_scores
 from lossnet.brackets import Tree, brackets, drawn, read_step
-from lossnet.outputs.panels.parts import calibration, cards, score_table
+from lossnet.outputs.panels.parts import calibration, cards, score_table, whole_outputs
 from lossnet.outputs.panels.tags import TagPanel
 from lossnet.report.evidence import Evidence, RunOutput, Section, Tell
 from lossnet.report.markup import join, tag
@@ -47,6 +47,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
         Section("What the energy learned", panel.learned()),
         Section("Constituents", constituents),
         calibration(evidence, "of each word’s chosen tag", panel.chosen_tags),
+        whole_outputs(evidence),
         Section("Examples", _examples(evidence, panel, truth, trees)),
     ]
 
