@@ -1,5 +1,6 @@
 """Trees as a kind of output: decoding, metrics, what models keep and print, and every method on them."""
 
+import dataclasses
 import itertools
 import json
 
@@ -195,6 +196,15 @@ def test_answers_over_http_are_trees_in_one_line(folder):
     answers = task.output.answers(relaxed, task.output.decoder(None, model.decision), data.source, [])
     assert answers == ["(TOP (S (NP Ann) (VP saw (NP Bo))))"]
     assert task.output.metrics[0].name == "bracket_f1"
+
+
+def test_outputs_may_be_padded_further_than_inputs(folder):
+    model = load(folder)
+    model = dataclasses.replace(model, decision=dataclasses.replace(model.decision, confidence=(1.0, 1.0, 0.0)))
+    data = model.task.read([["Ann", "left", "."], ["Go"]])
+    decoded = model.task.output.decoder(None, model.decision)(model.probabilities(data)[0])
+    padded = torch.nn.functional.pad(decoded, (0, 0, 0, 2))
+    assert torch.equal(model.confidences(data, padded), model.confidences(data, decoded))
 
 
 def test_the_set_is_trained_on_by_name_and_reported(tmp_path, capsys):
