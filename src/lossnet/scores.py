@@ -480,9 +480,10 @@ def log_loss(space: Space, relaxed: Tensor, truth: Tensor) -> float:
     >>> round(log_loss(MultiLabel(2), torch.tensor([[0.5, 0.8]]), torch.tensor([[1.0, 1.0]])), 4)
     0.4581
     """
+    if space.unit_dims:  # one of several values, of which there may be hundreds; padding is zeros
+        real, chosen = truth.sum(-1).double(), (relaxed * truth).sum(-1).double()
+        return float(-(real * chosen.clamp(_TINY, 1 - _TINY).log()).sum() / real.sum().clamp_min(1))
     probabilities = relaxed.double().clamp(_TINY, 1 - _TINY)
-    if space.unit_dims:  # one of several values; padding is zeros
-        return float(-(truth * probabilities.log()).sum() / truth.sum().clamp_min(1))
     return float(-torch.where(truth > 0.5, probabilities, 1 - probabilities).log().mean())
 
 

@@ -200,7 +200,9 @@ def test_answers_over_http_are_trees_in_one_line(folder):
 
 def test_outputs_may_be_padded_further_than_inputs(folder):
     model = load(folder)
-    model = dataclasses.replace(model, decision=dataclasses.replace(model.decision, confidence=(1.0, 1.0, 0.0)))
+    model = dataclasses.replace(
+        model, decision=dataclasses.replace(model.decision, confidence=(1.0, 1.0, 0.0))
+    )
     data = model.task.read([["Ann", "left", "."], ["Go"]])
     decoded = model.task.output.decoder(None, model.decision)(model.probabilities(data)[0])
     padded = torch.nn.functional.pad(decoded, (0, 0, 0, 2))
