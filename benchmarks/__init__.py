@@ -13,6 +13,7 @@
 ``names``          taggers of words alone: tuned rates, likeliest tags and whole spans
 ``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
+``parsing``        constituency trees as tags and as sequences of brackets (InfNet+ A.1)
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture

@@ -48,6 +48,7 @@ DIGESTS = {
     "digits-pairs": "3a57aa93a856e3c5",
     "digits-scenes": "c13c2fd49ebaeac1",
     "eurlexev": "22d0f1351383e088",
+    "ewt-trees": "9f8cfabb17ab4eeb",
     "expr_fun": "255284d13debfb9a",
     "genbase": "4da556a265aaa945",
     "horses": "e9568c70b862ae4a",
@@ -70,7 +71,7 @@ def test_recipes_change_on_purpose_only(name):
 
 def test_no_data_set_is_without_a_digest():
     assert {name.split("/")[0] for name in recipe_names()} == set(DIGESTS)
-    assert len(recipe_names()) == 168
+    assert len(recipe_names()) == 172
 
 
 @pytest.mark.parametrize(

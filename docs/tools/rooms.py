@@ -37,7 +37,7 @@ ORDER = (
     *("own", "build", "model", "prediction", "card", "run", "runs", "tune", "export", "stream", "serve"),
     *("report", "analysis", "estimators", "integrations", "cli"),
 )
-LAST = ("spans", "trees", "ops", "files", "warn")
+LAST = ("spans", "brackets", "trees", "ops", "files", "warn")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -167,7 +167,9 @@ class Model(Predictor):
             raise ValueError(f"{what}; call decide(valid) with validation data, or train it with some")
         base, given = self._base(data, device, known)
         relaxed = base if known is None else self._given(data, device, base, known)
-        chances = self._log_chances(self.decision.joint, base, given, relaxed, outputs.to(base))
+        # Outputs may be padded to sentences that are not among these.
+        outputs = outputs[(slice(None), *map(slice, base.shape[1:]))].to(base)
+        chances = self._log_chances(self.decision.joint, base, given, relaxed, outputs)
         return Confidence(*self.decision.confidence)(chances)
 
     def _log_chances(

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet.brackets import count_brackets, read_step, read_tree
 from lossnet.ops import weighted_sum
-from lossnet.spaces import Mask, MultiLabel, Space, Tags
+from lossnet.spaces import Mask, MultiLabel, Space, Tags, Trees
 from lossnet.spans import count_spans, scores_of_counts
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Score",
     "TagMeter",
     "TokenCost",
+    "TreeMeter",
     "best_constant",
     "headlines",
     "log_loss",
@@ -47,6 +49,8 @@ __all__ = [
 ]
 
 
+#: trees that are counted together: with hundreds of tags, copies of all would take gigabytes
+_TOGETHER = 64
 #: probabilities are kept this far from 0 and 1 before their logarithms are taken
 _TINY = 1e-6
 
@@ -197,7 +201,9 @@ TUNED = (
 IOU = Metric("iou", "IoU", headline=True)
 PIXEL_ACCURACY = Metric("pixel_accuracy", "pixel accuracy")
 SPAN_F1 = Metric("span_f1", "span F1", headline=True)
+BRACKET_F1 = Metric("bracket_f1", "bracket F1", headline=True)
 ACCURACY = Metric("accuracy", "accuracy", headline=True)
+WELL_FORMED = Metric("well_formed", "likeliest tags spell a tree")
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
 LOG_LOSS = Metric("log_loss", "log loss", higher_is_better=False)
@@ -340,6 +346,63 @@ class TagMeter(Meter):
         return [[self._names[tag] for tag, is_real in zip(*row, strict=True) if is_real] for row in rows]
 
 
+class TreeMeter(Meter):
+    """Metrics of constituency trees, spelled by one-hot tags ``(instances, length, tags)``.
+
+    ``bracket_f1``, ``precision`` and ``recall`` count labelled brackets as EVALB does
+    (`lossnet.brackets.brackets`), ``exact_match`` sentences whose brackets are all right, and ``accuracy``
+    tags.  Predictions may be relaxed, and what spells no tree is decoded first; ``well_formed`` is the share
+    of sentences where each word's likeliest tag already spells one.
+
+    >>> meter = TreeMeter(Trees(7, ("l", "l L", "l L:S", "l R", "r", "r L", "r R")))
+    >>> tags = torch.eye(7)[torch.tensor([[2, 4]])]
+    >>> meter.measure(tags, tags)["bracket_f1"]
+    1.0
+    """
+
+    metrics = (BRACKET_F1, EXACT_MATCH, ACCURACY, PRECISION, RECALL, WELL_FORMED)
+
+    def __init__(self, space: Trees) -> None:
+        self._space = space
+        self._steps = [read_step(name) for name in space.names]
+        self._counts = Counter[str]()
+
+    def add(self, predicted: Tensor, truth: Tensor) -> None:
+        for pair in zip(predicted.split(_TOGETHER), truth.split(_TOGETHER), strict=True):
+            self._add(*pair)
+
+    def _add(self, predicted: Tensor, truth: Tensor) -> None:
+        real, likeliest, true_tags = truth.sum(-1) > 0, predicted.argmax(-1), truth.argmax(-1)
+        # A tree comes of any values, those of a training that diverged too.
+        least = torch.finfo(predicted.dtype).tiny
+        possible = predicted.nan_to_num(0).clamp(min=least) * real.unsqueeze(-1)
+        decoded = self._space.decode(possible).argmax(-1)
+        right = (decoded == true_tags) & real
+        trees = self._space.hold(likeliest, real)
+        counted = {"tags": right, "tokens": real, "formed": trees}
+        self._counts.update({name: int(which.sum()) for name, which in counted.items()}, trees=len(truth))
+        lengths, names = real.sum(1).tolist(), self._space.names
+        for guessed, true, length in zip(decoded.tolist(), true_tags.tolist(), lengths, strict=True):
+            said, known = ([names[tag] for tag in tags[:length]] for tags in (guessed, true))
+            left_out = [word for word in range(length) if self._steps[true[word]].punctuation]
+            counts = count_brackets(read_tree(said), read_tree(known), left_out)
+            self._counts.update(counts)
+            self._counts["exact"] += counts["right"] == counts["guessed"] == counts["real"]
+
+    def compute(self) -> dict[str, float]:
+        counts = self._counts
+        if not counts["tokens"]:
+            raise ValueError("no word has a tag: brackets are undefined")
+        values = scores_of_counts(counts)
+        return {
+            BRACKET_F1.name: values.pop(SPAN_F1.name),
+            EXACT_MATCH.name: counts["exact"] / counts["trees"],
+            ACCURACY.name: counts["tags"] / counts["tokens"],
+            WELL_FORMED.name: counts["formed"] / counts["trees"],
+            **values,
+        }
+
+
 class MaskMeter(Meter):
     """Metrics of masks ``(instances, height, width)``: mean IoU of images, share of right pixels.
 
@@ -396,6 +459,7 @@ def meter(space: Space) -> Meter:
 
 meter.register(MultiLabel, lambda space: LabelMeter())
 meter.register(Tags, lambda space: TagMeter(space.names))
+meter.register(Trees, lambda space: TreeMeter(space))
 meter.register(Mask, lambda space: MaskMeter())
 
 
@@ -416,9 +480,10 @@ def log_loss(space: Space, relaxed: Tensor, truth: Tensor) -> float:
     >>> round(log_loss(MultiLabel(2), torch.tensor([[0.5, 0.8]]), torch.tensor([[1.0, 1.0]])), 4)
     0.4581
     """
+    if space.unit_dims:  # one of several values, of which there may be hundreds; padding is zeros
+        real, chosen = truth.sum(-1).double(), (relaxed * truth).sum(-1).double()
+        return float(-(real * chosen.clamp(_TINY, 1 - _TINY).log()).sum() / real.sum().clamp_min(1))
     probabilities = relaxed.double().clamp(_TINY, 1 - _TINY)
-    if space.unit_dims:  # one of several values; padding is zeros
-        return float(-(truth * probabilities.log()).sum() / truth.sum().clamp_min(1))
     return float(-torch.where(truth > 0.5, probabilities, 1 - probabilities).log().mean())
 
 

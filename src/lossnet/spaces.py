@@ -11,6 +11,7 @@ space          event                an output is
 =============  ===================  ====================================================================
 `MultiLabel`   ``(labels,)``        a set of labels: independent Bernoulli variables
 `Tags`         ``(length, tags)``   one tag per token, one-hot; padded tokens are all zeros
+`Trees`        ``(length, tags)``   a constituency tree, as tags that spell it
 `Mask`         ``(height, width)``  a binary image: Bernoulli pixels, drawn independently or coherently
 =============  ===================  ====================================================================
 
@@ -31,6 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lossnet import ops
+from lossnet.brackets import Kind, read_step
 from lossnet.trees import Tree, first_leaf, tree_map
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Smooth",
     "Space",
     "Tags",
+    "Trees",
     "Weights",
     "best_path",
     "chain_steps",
@@ -57,6 +60,8 @@ __all__ = [
 Sampler = Callable[[int], Tensor]
 #: weights of instances in losses, ``(batch,)``: of all losses, or of each term of the task loss by its name
 Weights = Tensor | Mapping[str, Tensor]
+#: trees that are decoded together
+_TOGETHER = 64
 #: terms of the task loss that may have weights of their own
 TERMS = ("energy", "ce", "score")
 
@@ -490,6 +495,92 @@ class Tags(Space):
         which allows everything, where a kind has no ``B``.
         """
         return _constraints(self.names, torch.device(device))
+
+
+@dataclass(frozen=True)
+class Trees(Tags):
+    """Constituency trees, as tags ``names`` that spell them word by word (`lossnet.brackets`).
+
+    Decoding finds the likeliest tags that spell a tree, so that a tree comes of any probabilities.
+
+    >>> trees = Trees(6, ("l", "l L", "l R", "r", "r L", "r R"))
+    >>> names = trees.decode(torch.tensor([[[0, 0.6, 0.4, 0, 0, 0], [0, 0, 0.9, 0.1, 0, 0]]])).argmax(-1)
+    >>> [trees.names[name] for name in names[0]]
+    ['l L', 'r']
+    """
+
+    def __post_init__(self) -> None:
+        missing = set(Kind) - {read_step(name).kind for name in self.names}
+        if missing:
+            kinds = ", ".join(kind.name for kind in sorted(missing))
+            raise ValueError(f"no tag is of the kind {kinds}; add those of lossnet.brackets.PLAIN")
+
+    def decode(self, relaxed: Tensor) -> Tensor:
+        if not relaxed.numel():
+            return relaxed
+        # Some sentences at a time: with hundreds of tags, copies of all would take gigabytes.
+        return torch.cat([self._decode(part) for part in relaxed.split(_TOGETHER)])
+
+    def _decode(self, relaxed: Tensor) -> Tensor:
+        real = relaxed.sum(-1) > 0
+        chances = relaxed.clamp(min=torch.finfo(relaxed.dtype).tiny).log()
+        kinds = _kinds(self.names, relaxed.device)
+        best, tags = zip(*(chances.where(kinds == kind, -torch.inf).max(-1) for kind in Kind), strict=True)
+        steps = _likeliest_steps(torch.stack(best, -1), real)
+        chosen = torch.stack(tags, -1).gather(2, steps.unsqueeze(2)).squeeze(2)
+        return F.one_hot(chosen, self.tags).to(relaxed.dtype) * real.unsqueeze(-1)
+
+    def hold(self, tags: Tensor, mask: Tensor) -> Tensor:
+        """Return whether sentences' tags ``(batch, length)`` spell trees, ``(batch,)``."""
+        kinds = _kinds(self.names, tags.device)[tags]
+        changes = torch.tensor([kind.change for kind in Kind], device=tags.device)[kinds]
+        waiting = (changes * mask).cumsum(1)
+        _, last = _borders(mask)
+        fine = torch.where(last, (waiting == 0) & (kinds >= Kind.LAST), (waiting > 0) & (kinds < Kind.LAST))
+        return (fine | ~mask).all(1)
+
+    def constraints(self, device: torch.device | str = "cpu") -> Constraints:
+        """Return which tags may be neighbours; that these spell a tree takes more."""
+        kinds = _kinds(self.names, torch.device(device))
+        only, up, last = kinds == Kind.ONLY, kinds == Kind.UP, kinds >= Kind.LAST
+        return Constraints(~last.unsqueeze(1) & ~only, up | only, last)
+
+
+def _likeliest_steps(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return the kinds of steps ``(batch, length)`` with the highest sum of scores that make a tree.
+
+    ``scores`` are those of kinds, ``(batch, length, kinds)``.  Viterbi's algorithm, with the number of
+    branchings whose right child is still to come for its state.
+    """
+    batch, length, _ = scores.shape
+    ends = mask.sum(1) - 1
+    never = torch.finfo(scores.dtype).min / (2 * length + 2)
+    up, level, down = scores[:, :, : Kind.LAST].unsqueeze(-1).unbind(2)
+    # Each of them takes a word of its own: half the words at most are waiting.  States beside are never.
+    best = scores.new_full((batch, max(length // 2, 1) + 2), never)
+    best[:, 1:2] = up[:, 0]
+    sources = []
+    for place in range(1, length):
+        before = F.pad(best[:, :-1], (1, 0), value=never), best, F.pad(best[:, 1:], (0, 1), value=never)
+        after = (before[0] + up[:, place], before[1] + level[:, place], before[2] + down[:, place])
+        longer, source = torch.stack(after, -1).max(-1)
+        longer[:, [0, -1]] = never
+        best = torch.where((ends > place).unsqueeze(1), longer, best)
+        sources.append(source)
+    waiting = torch.ones_like(ends)
+    steps = [torch.where(ends > 0, Kind.UP, Kind.ONLY)]
+    for place in range(length - 1, 0, -1):
+        step = sources[place - 1].gather(1, waiting.unsqueeze(1)).squeeze(1)
+        goes_on = ends > place
+        waiting = torch.where(goes_on, waiting - (Kind.LEVEL - step), waiting)
+        steps.insert(1, torch.where(goes_on, step, Kind.LAST))
+    return torch.stack(steps, 1)
+
+
+@lru_cache(maxsize=16)
+def _kinds(names: tuple[str, ...], device: torch.device) -> Tensor:
+    """Return the kind of step of each tag, made once for each device."""
+    return torch.tensor([read_step(name).kind for name in names], device=device)
 
 
 class Penalties(NamedTuple):

@@ -52,6 +52,7 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
+from lossnet.data.treebank import read_treebank
 from lossnet.decoding import Decision
 from lossnet.energies import at_most, sums_to
 from lossnet.inputs import Features, Images, Words
@@ -264,6 +265,13 @@ READERS = {
             "<NEWREFERENCE>\n<title> Größe </title>\n\n<NEWREFERENCE>\n<pages> 1-2 </pages>".encode(),
         ],
         file("references.txt", [lambda path: read_citations([path])]),
+    ),
+    "treebank": Target(
+        [
+            b"# id\n0\tI\tPRP\t(TOP(S(NP*)\n1\tbet\tVBP\t(VP*)\n2\t.\t.\t*))\n\n0\tGo\tVB\t(TOP(VP*))\n",
+            "0 naïve JJ (S(NP*)) -\n".encode(),
+        ],
+        file("trees.conll", [lambda path: read_treebank([path]), lambda path: read_treebank([path] * 3)]),
     ),
     "clusters": Target(
         [b"0010\t<@MENTION>\t9\n0100\tthe\t8\n01\t<URL-a.b>\t7\n"], file("paths.txt", [read_clusters])

@@ -21,6 +21,7 @@ from lossnet.analysis.suspects import Suspect, doubted, suspects
 from lossnet.analysis.tags import (
     Confusion,
     Transitions,
+    bracket_scores,
     confusions,
     count_transitions,
     cross_hessian,
@@ -41,6 +42,7 @@ __all__ = [
     "RiskCoverage",
     "Suspect",
     "Transitions",
+    "bracket_scores",
     "confusions",
     "count_transitions",
     "cross_hessian",

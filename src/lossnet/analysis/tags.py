@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lossnet.analysis.labels import LabelScores, Pairs, label_scores
+from lossnet.brackets import Tree, brackets
 from lossnet.energies import Energy
-from lossnet.spans import find_spans
+from lossnet.spans import Span, find_spans
 
 
 def cross_hessian(energy: Energy, x: Tensor, y: Tensor, mask: Tensor, most: int | None = None) -> Tensor:
@@ -159,10 +160,35 @@ def span_kind_scores(
     >>> scores.precision, scores.recall
     (tensor([1., 0.]), tensor([1., nan]))
     """
+    sentences = zip(predicted, truth, strict=True)
+    return _kind_scores(
+        ((Counter(find_spans(mine)), Counter(find_spans(theirs))) for mine, theirs in sentences), kinds
+    )
+
+
+def bracket_scores(
+    predicted: Iterable[Tree], truth: Iterable[Tree], left_out: Iterable[Sequence[int]], kinds: Sequence[str]
+) -> LabelScores:
+    """Return the scores of the constituents of each kind, counted as `lossnet.brackets.brackets` does.
+
+    ``left_out`` has the numbers of the words that are punctuation.
+
+    >>> tree = Span(0, 2, "S"), Span(0, 1, "NP")
+    >>> scores = bracket_scores([tree], [tree[:1]], [[]], kinds=("S", "NP"))
+    >>> scores.precision, scores.recall
+    (tensor([1., 0.]), tensor([1., nan]))
+    """
+    trees = zip(predicted, truth, left_out, strict=True)
+    return _kind_scores(
+        ((brackets(mine, words), brackets(theirs, words)) for mine, theirs, words in trees), kinds
+    )
+
+
+def _kind_scores(pairs: Iterable[tuple[Counter[Span], Counter[Span]]], kinds: Sequence[str]) -> LabelScores:
+    """Return the scores of predicted and true spans of each kind."""
     counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
-    for mine, theirs in zip(predicted, truth, strict=True):
-        chosen_spans, true_spans = set(find_spans(mine)), set(find_spans(theirs))
-        for counter, spans in zip(counts, (chosen_spans & true_spans, chosen_spans, true_spans), strict=True):
-            counter.update(span.kind for span in spans)
+    for mine, theirs in pairs:
+        for counter, spans in zip(counts, (mine & theirs, mine, theirs), strict=True):
+            counter.update(span.kind for span in spans.elements())
     hits, chosen, true = (torch.tensor([float(counter[kind]) for kind in kinds]) for counter in counts)
     return LabelScores(hits / chosen, hits / true, 2 * hits / (chosen + true))

@@ -1,5 +1,6 @@
 """Networks that read inputs."""
 
+from lossnet.nets.decoder import Decoder, Prefixed
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -17,6 +18,7 @@ __all__ = [
     "MLP",
     "BiLSTM",
     "CharacterCNN",
+    "Decoder",
     "InputLayer",
     "Marked",
     "MarkedImages",
@@ -25,6 +27,7 @@ __all__ = [
     "Normalise",
     "PooledImages",
     "PooledTokens",
+    "Prefixed",
     "Tagger",
     "Tokens",
     "UNet",

@@ -7,5 +7,6 @@ from lossnet.outputs.base import Output, Predicted
 from lossnet.outputs.labels import Labels
 from lossnet.outputs.masks import Masks
 from lossnet.outputs.tags import Tags
+from lossnet.outputs.trees import Trees
 
-__all__ = ["Labels", "Masks", "Output", "Predicted", "Tags"]
+__all__ = ["Labels", "Masks", "Output", "Predicted", "Tags", "Trees"]

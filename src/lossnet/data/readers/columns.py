@@ -12,11 +12,18 @@ from lossnet.data.readers.text import read_lines, stream_lines
 #: the cells of a token's line
 Row = tuple[str, ...]
 
+
+class Block(list[Row]):
+    """The rows of a sentence, which begin at a ``line`` of their file."""
+
+    line = 0
+
+
 _DOCUMENT = "-DOCSTART-"
 _GAP = re.compile("[ \t]+")  # not every kind of white space: tweets have tokens of no-break spaces
 
 
-def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[list[Row]]:
+def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[Block]:
     """Return the sentences of a column file, as rows of cells.
 
     Cells are separated by tabs if the first row has one, else by spaces.  Every row of the file has
@@ -40,7 +47,7 @@ def stream_columns(
     columns: int | None = None,
     lines: Iterator[str] | None = None,
     encoding: str = "utf-8",
-) -> Iterator[list[Row]]:
+) -> Iterator[Block]:
     """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
     lines = stream_lines(path, encoding) if lines is None else lines
     before: list[str] = []
@@ -50,13 +57,13 @@ def stream_columns(
             break
     tabs = "\t" in before[-1] and not _is_comment(before[-1])
     sentences, number = 0, 0
-    sentence: list[Row] = []
+    sentence = Block()
     for number, line in enumerate(chain(before, lines), start=1):
         if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if sentence:
                 yield sentence
                 sentences += 1
-            sentence = []
+            sentence = Block()
             continue
         if tabs and not sentence and _is_comment(line):
             continue
@@ -69,6 +76,7 @@ def stream_columns(
             separator = "tabs" if tabs else "spaces"
             what = f"{len(row)} column(s) where {expected} are expected, separated by {separator}"
             raise DataError(f"{what}; complete the row, or put a blank line between sentences", path, number)
+        sentence.line = sentence.line or number
         sentence.append(row)
     if sentence:
         yield sentence

@@ -40,7 +40,7 @@ COLOURS = 7
 
 def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     """Return what the energy learned, each kind of span if any, each tag, calibration, and examples."""
-    panel = _Panel(evidence)
+    panel = TagPanel(evidence)
     tell(f"asking the energy about {len(panel.names)} tags")
     parts = [Section("What the energy learned", panel.learned())]
     if panel.spans:
@@ -69,7 +69,7 @@ def sections(evidence: Evidence, tell: Tell) -> list[Section]:
     return [*parts, Section("Examples", panel.examples())]
 
 
-class _Panel:
+class TagPanel:
     """Sentences with their words and true tags, and the colours of tags, or of spans if tags mark them."""
 
     def __init__(self, evidence: Evidence) -> None:
