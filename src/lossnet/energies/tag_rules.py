@@ -141,7 +141,7 @@ def chains(rules: Sequence[ChainRule], facts: Any, like: Tensor, weighted: bool 
     local = torch.zeros(like.shape, dtype=like.dtype)
     pairs = torch.zeros(len(like), max(like.shape[1] - 1, 0), like.shape[2], like.shape[2], dtype=like.dtype)
     for rule in rules:
-        tokens = _tokens(rule.name, facts)
+        tokens = tokens_of(rule.name, facts)
         weight = min(rule.weight, _HARD) if weighted else 1.0
         for row, text in enumerate(tokens.texts):
             own, neighbours = rule.costs(text, tokens.tags)
@@ -180,7 +180,7 @@ def breaks(facts: Any, length: int, pattern: str = SIGN) -> Tensor | None:
     """
     if not hasattr(facts, "get") or "tokens" not in facts:
         return None
-    tokens = _tokens("breaks", facts)
+    tokens = tokens_of("breaks", facts)
     rows = [
         torch.cat([torch.ones(1, dtype=torch.bool), _matches(pattern, text)[:-1]]) for text in tokens.texts
     ]
@@ -394,13 +394,13 @@ def _field_rule(
     name = f"{word}({', '.join(tags)})"
 
     def given(x: Any, y: Tensor, facts: Any) -> Tensor:
-        known = _tokens(name, facts)
+        known = tokens_of(name, facts)
         return penalties(y, known.numbers(name, tags or known.tags))
 
     return Rule(given, weight, name)
 
 
-def _tokens(rule: str, facts: Any) -> TokenFacts:
+def tokens_of(rule: str, facts: Any) -> TokenFacts:
     tokens = facts.get("tokens") if hasattr(facts, "get") else None
     if not isinstance(tokens, TokenFacts):
         why = "; it is for tags of sentences, or give facts={'tokens': TokenFacts(…)}"

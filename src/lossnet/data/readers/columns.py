@@ -42,6 +42,16 @@ def stream_columns(
     encoding: str = "utf-8",
 ) -> Iterator[list[Row]]:
     """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
+    return (rows for _, rows in numbered_columns(path, columns, lines, encoding))
+
+
+def numbered_columns(
+    path: AnyPath,
+    columns: int | None = None,
+    lines: Iterator[str] | None = None,
+    encoding: str = "utf-8",
+) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the sentences of `stream_columns`, each with the number of its first line."""
     lines = stream_lines(path, encoding) if lines is None else lines
     before: list[str] = []
     for line in lines:
@@ -49,12 +59,12 @@ def stream_columns(
         if line.strip(" \t") and not _is_comment(line):
             break
     tabs = "\t" in before[-1] and not _is_comment(before[-1])
-    sentences, number = 0, 0
+    sentences, number, began = 0, 0, 0
     sentence: list[Row] = []
     for number, line in enumerate(chain(before, lines), start=1):
         if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if sentence:
-                yield sentence
+                yield began, sentence
                 sentences += 1
             sentence = []
             continue
@@ -69,9 +79,11 @@ def stream_columns(
             separator = "tabs" if tabs else "spaces"
             what = f"{len(row)} column(s) where {expected} are expected, separated by {separator}"
             raise DataError(f"{what}; complete the row, or put a blank line between sentences", path, number)
+        if not sentence:
+            began = number
         sentence.append(row)
     if sentence:
-        yield sentence
+        yield began, sentence
     elif not sentences:
         raise DataError("no sentence; a column file has one token per line", path, number)
 
