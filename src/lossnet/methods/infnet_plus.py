@@ -62,7 +62,8 @@ class Stacked(CostNet):
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        outputs = {MultiLabel: "labels", Tags: "tags"}.get(type(space))
+        kinds = {MultiLabel: "labels", Tags: "tags"}
+        outputs = next((name for kind, name in kinds.items() if isinstance(space, kind)), None)
         width = 1 if outputs is None else getattr(space, outputs)
         self.change = nn.Linear(2 * width, width)
         with torch.no_grad():
