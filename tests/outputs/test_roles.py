@@ -149,6 +149,7 @@ def test_a_report_has_sentences_with_roles(trained, folder):
     page = (output / "report.html").read_text()
     assert "ARG2" in page
     assert "predicates with a repeated core role" in page
+    assert "<strong>sang</strong>" in page
 
 
 def test_marked_sentences_over_http(trained):
