@@ -78,7 +78,7 @@ def references(weight: float = 1.0) -> Rule:
     return _role_rule("references", penalties, weight)
 
 
-def repeated_core_roles(y: Tensor, core: Sequence[int]) -> Tensor:
+def repeated_core_roles(y: Tensor, core: Sequence[int] | Tensor) -> Tensor:
     """Return structured tuning's penalty of relaxed outputs ``(batch, K, length, tags)``, ``(batch, K)``.
 
     ``Σ_X Σ_i [log y_i,B-X − min_{j≠i} log(1 − y_j,B-X)]₊`` over core roles ``X`` (Li et al. 2020):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lossnet.energies.role_rules import core_columns, repeated_core_roles
 from lossnet.losses import TaskLoss
@@ -19,7 +20,6 @@ class StructuredTuning(TaskNetMethod):
     ``L_U`` is the constraint of unique core roles, `lossnet.energies.role_rules.repeated_core_roles` (Li et
     al. 2020).  It stands where `SEAL` has an energy that is learned.
 
-    >>> import torch
     >>> from lossnet.nets import BiLSTM, Tagger, WordVectors
     >>> net = Tagger(BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4), outputs=3)
     >>> method = StructuredTuning(net, Roles(3, ("O", "B-A0", "I-A0")), TaskLoss(energy_weight=2.0))
@@ -29,12 +29,15 @@ class StructuredTuning(TaskNetMethod):
     """
 
     space: Roles
+    core: Tensor
 
     def __init__(self, task_net: nn.Module, space: Roles, task_loss: TaskLoss | None = None) -> None:
         super().__init__(task_net, space)
-        self.core = core_columns(space.names)
-        if not self.core:
+        core = core_columns(space.names)
+        if not core:
             raise ValueError("structured-tuning needs tags that begin core roles, such as B-ARG0 or B-A0")
+        # On the method's device: a list of columns would be copied there in every step.
+        self.register_buffer("core", torch.tensor(core), persistent=False)
         self.task_loss = task_loss or TaskLoss()
 
     def stages(self) -> tuple[Stage, ...]:
