@@ -40,9 +40,9 @@ UNLABELLED, VALID = 2000, 600
 #: epochs of methods that learn from the unlabelled ones, which are as many for every share
 _TEACHER_EPOCHS = 8
 
-_NETWORK = {"task_hidden": 100, "task_dropout": 0.4, "task_lr": 3e-3, "batch_size": 32}
-_ENERGY = {"energy_hidden": 64, "energy_dropout": 0.4, "energy_lr": 1e-3, "tag_models": "attention"}
-_CHAIN = {"energy_hidden": 100, "energy_dropout": 0.4, "energy_lr": 3e-3, "batch_size": 32}
+_NETWORK = {"task_hidden": 100, "task_dropout": 0.3, "task_lr": 5e-3}
+_ENERGY = {"energy_hidden": 64, "energy_dropout": 0.3, "energy_lr": 2e-3, "tag_models": "attention"}
+_CHAIN = {"energy_hidden": 100, "energy_dropout": 0.3, "energy_lr": 5e-3}
 _NCE = {**_NETWORK, **_ENERGY, "samples": 8}
 _TEACHER = {**_NETWORK, "epochs": _TEACHER_EPOCHS, "ramp_up": 150, "word_dropout": 0.1}
 
@@ -108,8 +108,9 @@ def _wanted(seeds: int) -> Iterator[dict[str, Any]]:
 
 def known_of(way: Way, share: str, seed: int) -> dict[str, Any]:
     """A run without its result."""
-    epochs = SHARES[share][1]
-    settings = Settings(**{"epochs": epochs, "patience": 100, **way.settings})
+    # A large batch for a GPU, small ones where there would be few steps.
+    common = {"epochs": SHARES[share][1], "patience": 100, "batch_size": 64 if share == ALL else 16}
+    settings = Settings(**{**common, **way.settings})
     about = {"dataset": DATA, "title": way.title, "seed": seed, "labelled": share}
     return {**about, "method": way.method, "loss": way.loss, "settings": dataclasses.asdict(settings)}
 

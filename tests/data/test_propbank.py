@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lossnet.data import DataError, propbank
+from lossnet.data import DataError
 from lossnet.data.propbank import PredicateSentences, read_propbank, stream_propbank
 from lossnet.energies import TokenFacts
 from lossnet.loading import load
@@ -129,6 +129,6 @@ def test_the_named_set_brings_roles_and_rules(path, tmp_path):
         "references": [0, 0],
     }
     batch = loaded.train.batch(torch.tensor([0]))
-    assert batch.x.shape[-1] == 3
+    assert batch.x.shape[-1] == 4
     assert batch.x[0, :, 1].tolist().count(batch.x[0, 2, 1].item()) == 1
-    assert propbank.PREDICATE in loaded.task.input.lexicon.features["predicate"].strings
+    assert "V" in loaded.task.input.lexicon.features["predicate"].strings

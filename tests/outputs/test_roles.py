@@ -12,6 +12,7 @@ from lossnet.cli import main
 from lossnet.data import DataError
 from lossnet.loading import load
 from lossnet.model import load as load_model
+from lossnet.outputs import Roles as RoleOutput
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.spaces import Roles
@@ -158,6 +159,17 @@ def test_marked_sentences_over_http(trained):
     given = source.sample()
     assert given["predicate"] == ["-", "-", "V", "-", "-", "-"]
     assert source.parse(given).columns["predicate"] == (("-", "-", "V", "-", "-", "-"),)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["O", "B-A0"], ["B-A0", "I-A0"], ["O", "B-A0", "I-A1"], ["O", *["B-A0", "I-A0"] * 2], ["O", "B-", "I-"]],
+)
+def test_tags_of_a_folder_that_are_no_roles_are_refused(names):
+    with pytest.raises(DataError):
+        RoleOutput.from_state({"tags": names, "scheme": "IOB2", "segments": False}, {})
+    good = {"tags": ["O", "B-A0", "I-A0"], "scheme": "IOB2", "segments": False}
+    assert RoleOutput.from_state(good, {}).names == ("O", "B-A0", "I-A0")
 
 
 def test_structured_tuning_needs_core_roles():

@@ -10,14 +10,14 @@ from itertools import chain
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
 from lossnet.data.readers.columns import Row, numbered_columns
-from lossnet.data.sentences import Sentences, TagColumn, Texts
+from lossnet.data.sentences import MARK, NO_MARK, PREDICATE, Sentences, TagColumn, Texts
 from lossnet.data.splits import Split
 from lossnet.energies import Rule, bio, continuations, references, unique_core_roles
 
 #: the columns before those of roles: number, word, part of speech, piece of the tree, lemma, roleset
 COLUMNS = 6
-#: what marks the predicate's token in its column, and the others
-PREDICATE, NONE = "V", "-"
+#: what a token without a roleset has in its place
+_NONE = "-"
 
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\)?)")
 
@@ -42,18 +42,18 @@ class PredicateSentences(Sentences):
         """Return sentences once for each of their predicates; one without any comes once, without a mark."""
         rows = [row for row, places in enumerate(predicates) for _ in places or (0,)]
         marks = tuple(
-            tuple(PREDICATE if at == place else NONE for at in range(len(words)))
+            tuple(MARK if at == place else NO_MARK for at in range(len(words)))
             for words, places in zip(tokens, predicates, strict=True)
             for place in places or (-1,)
         )
         taken = {name: tuple(column[row] for row in rows) for name, column in (columns or {}).items()}
-        return cls(tuple(tokens[row] for row in rows), {"predicate": marks, **taken})
+        return cls(tuple(tokens[row] for row in rows), {PREDICATE: marks, **taken})
 
     @property
     def places(self) -> tuple[int | None, ...]:
         """The place of each predicate in its sentence; None where there is no mark."""
-        marks = self.columns["predicate"]
-        return tuple(row.index(PREDICATE) if PREDICATE in row else None for row in marks)
+        marks = self.columns[PREDICATE]
+        return tuple(row.index(MARK) if MARK in row else None for row in marks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ def stream_propbank(
         if len(rows[0]) < COLUMNS:
             what = f"{len(rows[0])} column(s); a token has {COLUMNS} (its roleset, or -, is the last) and"
             raise DataError(f"{what} one of roles for each predicate of its sentence", path, line)
-        places = tuple(at for at, row in enumerate(rows) if row[COLUMNS - 1] != NONE)
+        places = tuple(at for at, row in enumerate(rows) if row[COLUMNS - 1] != _NONE)
         count = len(rows[0]) - COLUMNS
         if labelled and count != len(places):
             what = f"{count} column(s) of roles for {len(places)} predicate(s)"

@@ -66,5 +66,5 @@ class SelfAttention(Term):
         lowest = torch.finfo(scores.dtype).min
         attention = scores.masked_fill(padding[:, :, None, None], lowest).softmax(4)
         read = (attention @ value).transpose(2, 3).flatten(3)
-        each = self.weights(softplus(self.mixing(torch.cat([u, read], 3)))).squeeze(3)
+        each: Tensor = self.weights(softplus(self.mixing(torch.cat([u, read], 3)))).squeeze(3)
         return each.masked_fill(padding, 0).sum(2)

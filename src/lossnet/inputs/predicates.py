@@ -12,10 +12,11 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import SGDClassifier
 
 from lossnet.data import DataError, Examples, Sentences
-from lossnet.data.propbank import PREDICATE, Annotated, PredicateSentences, propositions, stream_propbank
+from lossnet.data.propbank import Annotated, PredicateSentences, propositions, stream_propbank
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, tokenise
+from lossnet.data.sentences import MARK, NO_MARK, PREDICATE
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Part, State
 from lossnet.inputs.words import Words
 
@@ -87,7 +88,7 @@ class Predicates(Words):
     def read(self, x: Any) -> Sentences:
         """Return marked sentences as they are, and others once for each of their predicates."""
         sentences = self.collect(x)
-        if "predicate" in sentences.columns:
+        if PREDICATE in sentences.columns:
             return PredicateSentences(sentences.tokens, sentences.columns)
         return self.marked(sentences.tokens)
 
@@ -145,8 +146,8 @@ class Predicates(Words):
 
     def sample(self) -> Any:
         given = super().sample()
-        marks = [PREDICATE if token == "went" else "-" for token in given["tokens"]]
-        return {**given, "predicate": marks}
+        marks = [MARK if token == "went" else NO_MARK for token in given["tokens"]]
+        return {**given, PREDICATE: marks}
 
 
 _PARTS = ("train", "valid", "test")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from lossnet.data import TagColumn, TagSet
+from lossnet.data import DataError, TagColumn, TagSet
 from lossnet.data.propbank import PredicateSentences, RoleColumn
 from lossnet.decoding import Decoder
+from lossnet.inputs import Arrays
 from lossnet.outputs.base import Predicted
 from lossnet.outputs.tags import Tags
 from lossnet.spaces import Roles as RoleSpace
@@ -34,7 +35,7 @@ class Roles(Tags):
     def fit(cls, parts: Sequence[TagColumn]) -> Roles:
         tags = {tag for part in parts for sentence in part.tags for tag in sentence if tag != "O"}
         kinds = sorted({tag[2:] for tag in tags})
-        return cls(TagSet(("O", *(f"{mark}-{kind}" for kind in kinds for mark in "BI")), "IOB2"))
+        return cls(_tag_set(kinds))
 
     @classmethod
     def accepts(cls, y: Any) -> bool:
@@ -47,6 +48,14 @@ class Roles(Tags):
     def describe(cls, parts: Sequence[TagColumn], frequent: int = 10) -> dict[str, Any]:
         counts = Counter(span.kind for part in parts for tags in part.tags for span in find_spans(tags))
         return {"roles": len(counts), "frequent_roles": tuple(counts.most_common(frequent))}
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Arrays) -> Roles:
+        tag_set = TagSet.from_state(content)
+        kinds = [name[2:] for name in tag_set.names[1::2]]
+        if tag_set != _tag_set(kinds) or len(set(kinds)) < len(kinds) or "" in kinds:
+            raise DataError("tags of roles must be O, and B-… and I-… of each role")
+        return cls(tag_set)
 
     @cached_property
     def _space(self) -> RoleSpace:
@@ -62,6 +71,10 @@ class Roles(Tags):
                 title = "" if tokens == before else "\n" * (before is not None) + " ".join(tokens) + "\n"
                 yield title + _line(tokens, place, [tag for _, tag in tagged])
                 before = tokens
+
+
+def _tag_set(kinds: Sequence[str]) -> TagSet:
+    return TagSet(("O", *(f"{mark}-{kind}" for kind in kinds for mark in "BI")), "IOB2")
 
 
 def _line(tokens: Sequence[str], place: int | None, tags: Sequence[str]) -> str:
