@@ -9,7 +9,7 @@ from itertools import chain
 
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples
-from lossnet.data.readers.columns import Row, numbered_columns
+from lossnet.data.readers.columns import Block, stream_columns
 from lossnet.data.sentences import MARK, NO_MARK, PREDICATE, Sentences, TagColumn, Texts
 from lossnet.data.splits import Split
 from lossnet.energies import Rule, bio, continuations, references, unique_core_roles
@@ -111,25 +111,25 @@ def stream_propbank(
     path: AnyPath, encoding: str = "utf-8", labelled: bool = True, every: bool = False
 ) -> Iterator[Annotated]:
     """Yield the sentences with predicates, or ``every`` one; roles are read only if ``labelled``."""
-    for line, rows in numbered_columns(path, encoding=encoding):
+    for rows in stream_columns(path, encoding=encoding):
         if len(rows[0]) < COLUMNS:
             what = f"{len(rows[0])} column(s); a token has {COLUMNS} (its roleset, or -, is the last) and"
-            raise DataError(f"{what} one of roles for each predicate of its sentence", path, line)
+            raise DataError(f"{what} one of roles for each predicate of its sentence", path, rows.line)
         places = tuple(at for at, row in enumerate(rows) if row[COLUMNS - 1] != _NONE)
         count = len(rows[0]) - COLUMNS
         if labelled and count != len(places):
             what = f"{count} column(s) of roles for {len(places)} predicate(s)"
-            raise DataError(f"{what}; each token with a roleset needs a column, in their order", path, line)
+            raise DataError(f"{what}; each token with a roleset needs a column, in their order", path, rows.line)
         if places or every:
             tokens, pos, rolesets = (tuple(row[at] for row in rows) for at in (1, 2, COLUMNS - 1))
-            tags = tuple(_tags(rows, COLUMNS + number, path, line) for number in range(count * labelled))
+            tags = tuple(_tags(rows, COLUMNS + number, path) for number in range(count * labelled))
             yield Annotated(tokens, pos, rolesets, places, tags)
 
 
-def _tags(rows: Sequence[Row], column: int, path: AnyPath, line: int) -> tuple[str, ...]:
+def _tags(rows: Block, column: int, path: AnyPath) -> tuple[str, ...]:
     """Return the tags of a predicate's roles; a `DataError` names the line of a bracket that is wrong."""
     tags, opened, began, predicate = [], "", 0, False
-    for number, row in enumerate(rows, start=line):
+    for number, row in enumerate(rows, start=rows.line):
         match = _CELL.fullmatch(row[column])
         if match is None:
             what = f"column {column + 1} is {row[column]!r}; roles are (ARG0*, *, *) and (ARG0*)"
@@ -150,7 +150,7 @@ def _tags(rows: Sequence[Row], column: int, path: AnyPath, line: int) -> tuple[s
     if opened:
         raise DataError(f"({opened}* is not closed in its sentence; write *) at its last token", path, began)
     if not predicate:
-        raise DataError(f"column {column + 1} has roles, but no predicate, (V*)", path, line)
+        raise DataError(f"column {column + 1} has roles, but no predicate, (V*)", path, rows.line)
     return tuple(tags)
 
 

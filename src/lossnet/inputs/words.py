@@ -365,5 +365,5 @@ def _strings(name: str, given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _column(sentences: list[list[Row]], at: int) -> tuple[tuple[str, ...], ...]:
+def _column(sentences: Sequence[Sequence[Row]], at: int) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(row[at] for row in rows) for rows in sentences)

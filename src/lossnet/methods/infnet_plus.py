@@ -62,9 +62,9 @@ class Stacked(CostNet):
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        kinds = {MultiLabel: "labels", Tags: "tags"}
-        outputs = next((name for kind, name in kinds.items() if isinstance(space, kind)), None)
-        width = 1 if outputs is None else getattr(space, outputs)
+        width = space.tags if isinstance(space, Tags) else 1
+        if isinstance(space, MultiLabel):
+            width = space.labels
         self.change = nn.Linear(2 * width, width)
         with torch.no_grad():
             self.change.weight.copy_(self.sharpness * torch.eye(width, 2 * width))

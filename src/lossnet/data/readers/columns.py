@@ -12,11 +12,18 @@ from lossnet.data.readers.text import read_lines, stream_lines
 #: the cells of a token's line
 Row = tuple[str, ...]
 
+
+class Block(list[Row]):
+    """The rows of a sentence, which begin at a ``line`` of their file."""
+
+    line = 0
+
+
 _DOCUMENT = "-DOCSTART-"
 _GAP = re.compile("[ \t]+")  # not every kind of white space: tweets have tokens of no-break spaces
 
 
-def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[list[Row]]:
+def read_columns(path: AnyPath, columns: int | None = None, *, encoding: str = "utf-8") -> list[Block]:
     """Return the sentences of a column file, as rows of cells.
 
     Cells are separated by tabs if the first row has one, else by spaces.  Every row of the file has
@@ -40,18 +47,8 @@ def stream_columns(
     columns: int | None = None,
     lines: Iterator[str] | None = None,
     encoding: str = "utf-8",
-) -> Iterator[list[Row]]:
+) -> Iterator[Block]:
     """Yield the sentences of `read_columns` one at a time; ``lines`` are the file's if already opened."""
-    return (rows for _, rows in numbered_columns(path, columns, lines, encoding))
-
-
-def numbered_columns(
-    path: AnyPath,
-    columns: int | None = None,
-    lines: Iterator[str] | None = None,
-    encoding: str = "utf-8",
-) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the sentences of `stream_columns`, each with the number of its first line."""
     lines = stream_lines(path, encoding) if lines is None else lines
     before: list[str] = []
     for line in lines:
@@ -59,14 +56,14 @@ def numbered_columns(
         if line.strip(" \t") and not _is_comment(line):
             break
     tabs = "\t" in before[-1] and not _is_comment(before[-1])
-    sentences, number, began = 0, 0, 0
-    sentence: list[Row] = []
+    sentences, number = 0, 0
+    sentence = Block()
     for number, line in enumerate(chain(before, lines), start=1):
         if not line.strip(" \t") or line.startswith(_DOCUMENT):
             if sentence:
-                yield began, sentence
+                yield sentence
                 sentences += 1
-            sentence = []
+            sentence = Block()
             continue
         if tabs and not sentence and _is_comment(line):
             continue
@@ -79,11 +76,10 @@ def numbered_columns(
             separator = "tabs" if tabs else "spaces"
             what = f"{len(row)} column(s) where {expected} are expected, separated by {separator}"
             raise DataError(f"{what}; complete the row, or put a blank line between sentences", path, number)
-        if not sentence:
-            began = number
+        sentence.line = sentence.line or number
         sentence.append(row)
     if sentence:
-        yield began, sentence
+        yield sentence
     elif not sentences:
         raise DataError("no sentence; a column file has one token per line", path, number)
 
