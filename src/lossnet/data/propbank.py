@@ -119,7 +119,9 @@ def stream_propbank(
         count = len(rows[0]) - COLUMNS
         if labelled and count != len(places):
             what = f"{count} column(s) of roles for {len(places)} predicate(s)"
-            raise DataError(f"{what}; each token with a roleset needs a column, in their order", path, rows.line)
+            raise DataError(
+                f"{what}; each token with a roleset needs a column, in their order", path, rows.line
+            )
         if places or every:
             tokens, pos, rolesets = (tuple(row[at] for row in rows) for at in (1, 2, COLUMNS - 1))
             tags = tuple(_tags(rows, COLUMNS + number, path) for number in range(count * labelled))
