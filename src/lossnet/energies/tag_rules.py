@@ -112,8 +112,15 @@ class Chains:
         alone = torch.einsum("bktl,btl->bk", y, self.local.to(y.dtype))
         if not self.pairs.any():
             return alone
-        before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
-        return alone + (before * y[:, :, 1:]).sum((2, 3))
+        if y.requires_grad or not ((y == 0) | (y == 1)).all():
+            before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
+            return alone + (before * y[:, :, 1:]).sum((2, 3))
+        # With one tag for each token their cost is looked up: a hundred tags have ten thousand pairs.
+        tags, real = y.argmax(3), y.sum(3)
+        at = tags[:, :, :-1] * y.shape[3] + tags[:, :, 1:]
+        pairs = self.pairs.flatten(2).unsqueeze(1).expand(-1, y.shape[1], -1, -1)
+        costs = pairs.gather(3, at.unsqueeze(3)).squeeze(3).to(y.dtype)
+        return alone + (costs * real[:, :, :-1] * real[:, :, 1:]).sum(2)
 
 
 class ChainRule(Rule):
