@@ -48,7 +48,7 @@ DIGESTS = {
     "digits-pairs": "3a57aa93a856e3c5",
     "digits-scenes": "c13c2fd49ebaeac1",
     "eurlexev": "22d0f1351383e088",
-    "ewt-propbank": "73f467a7507933c5",
+    "ewt-propbank": "71b233df7998243f",
     "expr_fun": "255284d13debfb9a",
     "genbase": "4da556a265aaa945",
     "horses": "e9568c70b862ae4a",

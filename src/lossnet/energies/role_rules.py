@@ -114,8 +114,9 @@ def _of(prefix: str, y: Tensor, tags: Sequence[str]) -> tuple[Tensor, Tensor]:
     """
     own = [column for column, tag in enumerate(tags) if tag.startswith(prefix)]
     begins = {tag: column for column, tag in enumerate(tags)}
-    of = [begins.get(f"B-{tags[column].removeprefix(prefix)}", len(tags)) for column in own]
-    return y[..., own], pad(y, (0, 1))[..., of]
+    of = [begins.get(f"B-{tags[column].removeprefix(prefix)}") for column in own]
+    there = y.new_tensor([column is not None for column in of])
+    return y[..., own], y[..., [column or 0 for column in of]] * there
 
 
 def _role_rule(name: str, penalties: Callable[[Tensor, Sequence[str]], Tensor], weight: float) -> Rule:

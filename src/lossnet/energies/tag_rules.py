@@ -101,6 +101,7 @@ class Chains:
 
     def __init__(self, local: Tensor, pairs: Tensor) -> None:
         self.local, self.pairs = local, pairs
+        self._of_neighbours = bool(pairs.any())
 
     @property
     def most(self) -> float:
@@ -110,7 +111,7 @@ class Chains:
     def __call__(self, y: Tensor) -> Tensor:
         """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``."""
         alone = torch.einsum("bktl,btl->bk", y, self.local.to(y.dtype))
-        if not self.pairs.any():
+        if not self._of_neighbours:
             return alone
         if y.requires_grad or not ((y == 0) | (y == 1)).all():
             before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
