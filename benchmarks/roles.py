@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,12 @@ import numpy as np
 import torch
 
 from benchmarks.grid import carried_out, finished, markdown, show
+from lossnet.data import Examples
 from lossnet.data.registry import entry, read_raw
+from lossnet.energies import continuations, references, unique_core_roles
 from lossnet.inputs import Predicates
 from lossnet.loading import Loaded, keep_labels
+from lossnet.model import Model
 from lossnet.roles import count_roles
 from lossnet.run import Run, fit, versions
 from lossnet.runs import spread
@@ -150,27 +154,45 @@ def one_run(known: dict[str, Any], data_dir: Path | None, device: str = "cpu") -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the last epoch that is the best, and of few labels
         fitted = fit(dataclasses.replace(asked, progress=False), data)
+    metrics: dict[str, Any] = dict(fitted.metrics)
+    if known["method"] == "cross-entropy":  # and what the rules make of the same network's predictions
+        metrics["ruled"] = ruled(fitted.model, data.test)
     about = {"steps": fitted.steps, "best_epoch": fitted.stages[-1]["best_epoch"], "seconds": fitted.seconds}
-    return [{**known, "metrics": fitted.metrics, **about, "versions": versions()}]
+    return [{**known, "metrics": metrics, **about, "versions": versions()}]
+
+
+def ruled(model: Model, data: Examples) -> dict[str, float]:
+    """The metrics of predictions that keep the rules."""
+    rules = [rule(weight=math.inf) for rule in (unique_core_roles, continuations, references)]
+    _, outputs = model.outputs(data, rules=rules)
+    truth = data.batch(torch.arange(len(data))).y
+    return model.task.output.meter(model.decision).measure(outputs, truth)
 
 
 # ---------------------------------------------------------------- tables
+
+
+#: titles of runs, and which metrics of theirs a row shows
+_ROWS = [(way.title, "test") for way in WAYS]
+_ROWS.insert(1, (WAYS[0].title, "ruled"))
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: mean ± standard deviation over seeds, which draw the labels too."""
     named = [name for _, name, _ in COLUMNS]
     rows = []
-    for share, way in itertools.product(SHARES, WAYS):
-        mine = [one for one in results if (one["labelled"], one["title"]) == (share, way.title)]
+    for share, (title, part) in itertools.product(SHARES, _ROWS):
+        mine = [one for one in results if (one["labelled"], one["title"]) == (share, title)]
         if not mine:
             continue
         mine.sort(key=lambda one: int(one["seed"]))
-        values = [spread([100 * one["metrics"]["test"][m] for one in mine], digits=d) for m, _, d in COLUMNS]
+        values = [spread([100 * one["metrics"][part][m] for one in mine], digits=d) for m, _, d in COLUMNS]
         valid = spread([100 * one["metrics"]["valid"]["span_f1"] for one in mine], digits=1)
         seconds = f"{statistics.mean(one['seconds'] for one in mine):.0f}"
         seeds = ", ".join(str(one["seed"]) for one in mine)
-        rows.append([share, way.title, *values, valid, seconds, seeds])
+        if part == "ruled":
+            title, valid, seconds = f"{title}, decoded under rules", "", ""
+        rows.append([share, title, *values, valid, seconds, seeds])
     return ["labels", "trained on", *named, "F1, validation", "seconds", "seeds"], rows
 
 

@@ -516,7 +516,7 @@ class Roles(Tags):
         >>> bool(allowed.hold(moved.argmax(-1)[0], torch.ones(9, 4) > 0).all())
         True
         """
-        begins, goes_on, inside = _marks(self.names, y.device)
+        begins, goes_on, inside = self.marks(y.device)
         tags, shape, device = y.argmax(-1), (len(y), count), y.device
         real = y.sum(-1) > 0 if mask is None else mask > 0
         unit = (~inside[tags]).cumsum(1)  # a span, or a token without a role
@@ -528,10 +528,18 @@ class Roles(Tags):
         tag = torch.where(first, begins[role].unsqueeze(2), goes_on[role].unsqueeze(2))
         return torch.where(chosen.unsqueeze(3), F.one_hot(tag, self.tags).to(y.dtype), y.unsqueeze(1))
 
+    def marks(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tags that begin each role and that continue it, ``O`` first, and which continue any.
+
+        >>> Roles(5, ("O", "B-A0", "I-A0", "B-A1", "I-A1")).marks()[:2]
+        (tensor([0, 1, 3]), tensor([0, 2, 4]))
+        """
+        return _marks(self.names, torch.device(device))
+
 
 @lru_cache(maxsize=16)
 def _marks(names: tuple[str, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tags that begin each role and that continue it, ``O`` the first, and which continue any."""
+    """Make `Roles.marks` once for each device."""
     kinds = [name[2:] for name in names if name.startswith("B-")]
     begins = [names.index(name) for name in ("O", *(f"B-{kind}" for kind in kinds))]
     goes_on = [names.index(name) for name in ("O", *(f"I-{kind}" for kind in kinds))]

@@ -47,12 +47,16 @@ def test_the_control_differs_in_the_weight_of_the_energy_alone():
 def test_a_table_has_rows_for_the_runs_that_are_there():
     results = [made("CRF", "5 %", seed, f1) for seed, f1 in ((2, 0.5), (0, 0.6))]
     results += [made("rules", "1 %", 1, 0.25)]
+    plain = made("cross-entropy", "10 %", 0, 0.5)
+    plain["metrics"]["ruled"] = {**plain["metrics"]["test"], "ucr": 0.0}
+    results.append(plain)
     heading, rows = roles.table(results)
     assert heading[:4] == ["labels", "trained on", "F1", "whole predicates"]
     assert rows[0][:4] == ["1 %", "rules", "25.0 (one seed)", "12.5 (one seed)"]
     assert rows[1][:3] == ["5 %", "CRF", "55.0 ± 7.1"]
     assert rows[1][-2:] == ["2", "0, 2"]
-    assert len(rows) == 2
+    assert [row[1] for row in rows[2:]] == ["cross-entropy", "cross-entropy, decoded under rules"]
+    assert [row[4] for row in rows[2:]] == ["1.00 (one seed)", "0.00 (one seed)"]
 
 
 def test_draws_take_labels_away_and_give_inputs_to_those_who_use_them(tmp_path, monkeypatch):

@@ -162,4 +162,4 @@ def propbank_rules() -> tuple[Rule, ...]:
     >>> [rule.name for rule in propbank_rules()]
     ['bio', 'unique_core_roles', 'continuations', 'references']
     """
-    return bio(), unique_core_roles(weight=3.0), continuations(weight=3.0), references(weight=3.0)
+    return bio(), unique_core_roles(weight=10.0), continuations(weight=10.0), references(weight=10.0)
