@@ -48,7 +48,7 @@ _NETWORK = {"task_hidden": 100, "task_dropout": 0.3, "task_lr": 5e-3}
 _ENERGY = {"energy_hidden": 64, "energy_dropout": 0.3, "energy_lr": 2e-3, "tag_models": "attention"}
 _CHAIN = {"energy_hidden": 100, "energy_dropout": 0.3, "energy_lr": 5e-3}
 _NCE = {**_NETWORK, **_ENERGY, "samples": 8, "energy_weight": 0.3}
-_TEACHER = {**_NETWORK, "epochs": _TEACHER_EPOCHS, "ramp_up": 150, "word_dropout": 0.1}
+_TEACHER = {**_NETWORK, "epochs": _TEACHER_EPOCHS, "ramp_up": 400, "word_dropout": 0.1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ WAYS = (
     Way("SEAL-NCE", "seal", "nce", _NCE),
     Way("SEAL-NCE, energy weight 0", "seal", "nce", {**_NCE, "energy_weight": 0.0}),
     Way("SEAL-NCE, energy weight 1", "seal", "nce", {**_NCE, "energy_weight": 1.0}, ("10 %",)),
-    Way("rules", "rules", "expectation", {**_TEACHER, "teacher_power": 0.5}, FEW),
+    Way("rules", "rules", "expectation", _TEACHER, FEW),
     Way("mean teacher", "mean-teacher", "none", _TEACHER, FEW),
     Way("InfNet+", "infnet-plus", "margin", {**_NETWORK, **_ENERGY}, ("10 %",)),
     Way("implicit NCE", "implicit", "nce", {**_NCE, "implicit_weight": 30.0}, ("10 %",), 0.5),

@@ -10,12 +10,14 @@ import torch
 from lossnet.build import METHODS
 from lossnet.cli import main
 from lossnet.data import DataError
+from lossnet.energies import TokenFacts, bio, unique_core_roles
 from lossnet.loading import load
+from lossnet.methods import Rules
 from lossnet.model import load as load_model
 from lossnet.outputs import Roles as RoleOutput
 from lossnet.run import Run, train
 from lossnet.settings import Settings
-from lossnet.spaces import Roles
+from lossnet.spaces import Batch, Prediction, Roles
 
 QUICK = Settings(
     epochs=1, batch_size=16, samples=2, inference_steps=2, task_hidden=6, energy_hidden=8, ramp_up=1,
@@ -177,3 +179,20 @@ def test_structured_tuning_needs_core_roles():
 
     with pytest.raises(ValueError, match="needs tags that begin core roles, such as B-ARG0"):
         StructuredTuning(torch.nn.Identity(), Roles(3, ("O", "B-PER", "I-PER")))
+
+
+def test_the_target_of_rules_is_the_teacher_but_for_roles_that_they_change():
+    names = ("O", "B-A0", "I-A0", "B-A1", "I-A1")
+    space = Roles(5, names)
+    method = Rules(torch.nn.Identity(), space, [bio(), unique_core_roles(weight=20.0)])
+    logits = torch.tensor([[[0.0, 9, 0, 0, 0], [2, 5, 0, 0, 0], [3, 0, 0, 2, 0]], torch.eye(5)[:3].tolist()])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 0]])
+    facts = {"tokens": TokenFacts((("a", "b", "c"), ("d", "e")), names)}
+    torch.manual_seed(0)
+    target = method.target(
+        Prediction(space, logits, mask), Batch(torch.zeros(2, 3, 1), mask=mask, facts=facts)
+    )
+    teacher = space.relax(logits, mask)
+    torch.testing.assert_close(target[1], teacher[1])
+    torch.testing.assert_close(target[0, [0, 2]], teacher[0, [0, 2]])
+    assert target[0, 1].tolist() == [1, 0, 0, 0, 0], "the less likely of the two is none"
