@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction import FeatureHasher
-from sklearn.linear_model import SGDClassifier
 
 from lossnet.data import DataError, Examples, Sentences
 from lossnet.data.propbank import Annotated, PredicateSentences, propositions, stream_propbank
@@ -40,6 +38,8 @@ class PredicateFinder:
     @classmethod
     def fit(cls, sentences: PredicateSentences) -> PredicateFinder:
         """Return a finder of the predicates that any of the same sentences has."""
+        from sklearn.linear_model import SGDClassifier  # takes longer to import than torch
+
         marked: dict[tuple[str, ...], set[int]] = {}
         for tokens, place in zip(sentences.tokens, sentences.places, strict=True):
             marked.setdefault(tokens, set()).update(() if place is None else (place,))
@@ -155,6 +155,8 @@ _PARTS = ("train", "valid", "test")
 
 def _hashed(sentences: Iterable[Sequence[str]]) -> Any:
     """Return the features of all tokens in turn, as a sparse matrix."""
+    from sklearn.feature_extraction import FeatureHasher
+
     hasher = FeatureHasher(_HASHED, input_type="string", dtype=np.float32)
     return hasher.transform(
         [
