@@ -274,7 +274,7 @@ READERS = {
         file(
             "a.conll",
             [
-                lambda path: read_propbank([path]),
+                lambda path: read_propbank([path, path, path]),
                 lambda path: list(stream_propbank(path, labelled=False, every=True)),
             ],
         ),

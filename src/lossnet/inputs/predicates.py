@@ -145,9 +145,10 @@ class Predicates(Words):
             yield Part(Examples(self.marked(some)))
 
     def sample(self) -> Any:
-        given = super().sample()
-        marks = [MARK if token == "went" else NO_MARK for token in given["tokens"]]
-        return {**given, PREDICATE: marks}
+        tokens = list(tokenise("Ann Lee went to Paris."))
+        columns = {name: self.lexicon.features.get(name) for name in self.lexicon.columns}
+        others = {name: [*known.strings[:1]] * len(tokens) for name, known in columns.items() if known}
+        return {"tokens": tokens, **others, PREDICATE: [MARK if one == "went" else NO_MARK for one in tokens]}
 
 
 _PARTS = ("train", "valid", "test")
