@@ -16,6 +16,7 @@
 ``parsing``        constituency trees as tags and as sequences of brackets (InfNet+ A.1)
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
+``roles``          roles of predicates from few labels, with energies, rules and constraints (SEAL Table 3)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
 ``seal``           SEAL as its authors train it, beside the same without the energy (SEAL Table 1)
 ``seeds``          an epoch of ten replicas together against one alone

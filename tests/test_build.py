@@ -14,7 +14,7 @@ from lossnet.inputs import Images, Words
 from lossnet.losses import Asymmetric
 from lossnet.methods.spec import named
 from lossnet.nets import InputLayer
-from lossnet.outputs import Masks, Tags
+from lossnet.outputs import Masks, Roles, Tags
 from lossnet.settings import Settings, all_settings
 from lossnet.task import Task
 
@@ -22,6 +22,9 @@ WORDS = Sentences((("I", "bet", "I"),))
 TASKS = {
     "labels": Task.of_sizes(inputs=4, labels=3),
     "masks": Task(Images(channels=1, size=(8, 8)), Masks()),
+    "roles": Task(
+        Words(Lexicon.fit(WORDS), np.zeros((3, 2), np.float32)), Roles(TagSet(("O", "B-A0", "I-A0"), "IOB2"))
+    ),
     "tags": Task(Words(Lexicon.fit(WORDS), np.zeros((3, 2), np.float32)), Tags(TagSet(("O", "V")))),
 }
 TINY = {"task_hidden": 4, "energy_hidden": 4, "global_hidden": 2, "image_width": 8}
@@ -60,7 +63,7 @@ def test_names_mean_classes(names, kind):
 
 
 def test_every_method_has_a_class_and_a_line():
-    assert {method for method, _ in CLASSES} | {"crf", "expectation"} == set(METHODS)  # those are for tags
+    assert {method for method, _ in CLASSES} | {"crf", "expectation", "structured-tuning"} == set(METHODS)
     assert all(spec.summary and spec.losses for spec in METHODS.values())
     assert all(METHODS[method].method is kind for (method, _), kind in CLASSES.items())
 
@@ -95,7 +98,8 @@ def test_what_suits_what():
     }
     for loss in ("asymmetric", "dice", "lovasz"):
         assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
-    assert kinds.pop(("crf", "likelihood")) == kinds.pop(("expectation", "none")) == ["tags"]
+    assert kinds.pop(("crf", "likelihood")) == kinds.pop(("expectation", "none")) == ["roles", "tags"]
+    assert kinds.pop(("structured-tuning", "unique-core-roles")) == ["roles"]
     assert kinds.pop(("stack", "none")) == ["labels"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 

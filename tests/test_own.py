@@ -216,6 +216,7 @@ ALONE = {
     "crf",
     "cross-entropy",
     "stack",
+    "structured-tuning",
     "pseudo-labels",
     "mean-teacher",
     "rules",

@@ -9,7 +9,7 @@ from lossnet import recipes as room
 from lossnet.build import build, default_loss
 from lossnet.data import Lexicon, TagSet, Vocabulary
 from lossnet.inputs import Words
-from lossnet.outputs import Tags
+from lossnet.outputs import Roles, Tags
 from lossnet.recipes import (
     RecipeError,
     default_recipe,
@@ -48,6 +48,7 @@ DIGESTS = {
     "digits-pairs": "3a57aa93a856e3c5",
     "digits-scenes": "c13c2fd49ebaeac1",
     "eurlexev": "22d0f1351383e088",
+    "ewt-propbank": "71b233df7998243f",
     "ewt-trees": "9f8cfabb17ab4eeb",
     "expr_fun": "255284d13debfb9a",
     "genbase": "4da556a265aaa945",
@@ -71,7 +72,7 @@ def test_recipes_change_on_purpose_only(name):
 
 def test_no_data_set_is_without_a_digest():
     assert {name.split("/")[0] for name in recipe_names()} == set(DIGESTS)
-    assert len(recipe_names()) == 172
+    assert len(recipe_names()) == 177
 
 
 @pytest.mark.parametrize(
@@ -164,11 +165,12 @@ def test_every_recipe_builds_the_method_that_its_file_is_named_after(name):
     assert stem == method or stem == f"{method}-{loss}" or stem.startswith(f"{method}-{loss}-")
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
-    task = (
-        Task.of_sizes(3, 2)
-        if method not in ("crf", "expectation")
-        else Task(Words(Lexicon(Vocabulary())), Tags(TagSet(("N", "V"))))
-    )
+    words = Words(Lexicon(Vocabulary()))
+    of_sentences = {
+        "structured-tuning": Task(words, Roles(TagSet(("O", "B-A0", "I-A0"), "IOB2"))),
+        **dict.fromkeys(("crf", "expectation"), Task(words, Tags(TagSet(("N", "V"))))),
+    }
+    task = of_sentences.get(method, Task.of_sizes(3, 2))
     assert build(method, loss, small, task).predictors
 
 

@@ -10,7 +10,8 @@ import torch
 
 import lossnet
 from lossnet import MultiLabelClassifier, Segmenter, SequenceTagger
-from lossnet.data import Examples, Facts, FeatureTable
+from lossnet.data import Examples, Facts, FeatureTable, Lexicon, Sentences
+from lossnet.data.sentences import SentenceFacts
 from lossnet.energies import (
     Rule,
     RuleError,
@@ -23,11 +24,13 @@ from lossnet.energies import (
     excludes,
     implies,
     inside,
+    references,
     rule,
     smooth,
     sums_to,
+    unique_core_roles,
 )
-from lossnet.spaces import Batch, Mask, MultiLabel, Tags
+from lossnet.spaces import Batch, Mask, MultiLabel, Roles, Tags
 from lossnet.under_rules import UnderRules
 
 LABELS = 7
@@ -338,3 +341,21 @@ def test_a_taxonomy_sums_over_all_sets_that_keep_it():
     assert not ancestors({1: 0}, weight=3.0).exact
     with pytest.raises(ValueError, match="rule ancestors has 1 above itself"):
         ancestors({1: 2, 2: 1})
+
+
+def test_roles_are_changed_a_span_at_a_time():
+    """Of two spans that cannot both be A0, the less likely one becomes what it is next likely to be."""
+    space = Roles(7, ("O", "B-A0", "I-A0", "B-A1", "I-A1", "B-R-A1", "I-R-A1"))
+    facts = SentenceFacts((("a", "b", "c", "d"), ("e", "f")), space.names)
+    relaxed = torch.full((2, 4, 7), 0.01)
+    for place, tag in enumerate((1, 2, 0, 1)):
+        relaxed[0, place, tag] = 0.8
+    relaxed[0, 0, 3], relaxed[0, 1, 4], relaxed[0, 3, 3] = 0.1, 0.1, 0.3
+    relaxed[1, 0, 5], relaxed[1, 0, 0], relaxed[1, 1, 0] = 0.6, 0.5, 0.9
+    relaxed[1, 2:] = 0
+    source = Sentences(facts.texts).encoded(Lexicon.fit(Sentences(facts.texts)))
+    data = Examples(source, facts=facts)
+    rules = (unique_core_roles(weight=math.inf), references(weight=math.inf))
+    found = UnderRules(rules, space)(data, relaxed, space.decode(relaxed))
+    assert found.argmax(-1).tolist() == [[1, 2, 0, 3], [0, 0, 0, 0]]
+    assert (found.sum(-1) == torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])).all()

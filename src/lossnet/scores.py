@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from lossnet.brackets import count_brackets, read_step, read_tree
 from lossnet.ops import weighted_sum
-from lossnet.spaces import Mask, MultiLabel, Space, Tags, Trees
+from lossnet.roles import count_roles
+from lossnet.spaces import Mask, MultiLabel, Roles, Space, Tags, Trees
 from lossnet.spans import count_spans, scores_of_counts
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "MaskMeter",
     "Meter",
     "Metric",
+    "RoleMeter",
     "Score",
     "TagMeter",
     "TokenCost",
@@ -207,6 +209,14 @@ WELL_FORMED = Metric("well_formed", "likeliest tags spell a tree")
 PRECISION = Metric("precision", "precision")
 RECALL = Metric("recall", "recall")
 LOG_LOSS = Metric("log_loss", "log loss", higher_is_better=False)
+WHOLE_PREDICATES = Metric("whole_predicates", "predicates with all roles right")
+UCR = Metric("ucr", "predicates with a repeated core role", higher_is_better=False)
+#: shares of predicates whose roles are odd, by what `lossnet.roles.count_roles` counts
+ODD_ROLES = {
+    "repeated": UCR,
+    "continuations": Metric("odd_continuations", "predicates with C-X, but no X", higher_is_better=False),
+    "references": Metric("odd_references", "predicates with R-X, but no X", higher_is_better=False),
+}
 
 
 def metric(name: str) -> Metric:
@@ -318,6 +328,8 @@ class TagMeter(Meter):
     {'accuracy': 0.5}
     """
 
+    _count = staticmethod(count_spans)
+
     def __init__(self, names: Sequence[str] = ()) -> None:
         marked = any(name.startswith(("B-", "I-", "S-")) for name in names)
         self.metrics = (SPAN_F1, ACCURACY, PRECISION, RECALL) if marked else (ACCURACY,)
@@ -333,7 +345,7 @@ class TagMeter(Meter):
         if self._names:
             real = (truth.sum(-1) > 0).tolist()
             named = (self._named(tags, real) for tags in (predicted, truth))
-            self._spans.update(count_spans(*named))
+            self._spans.update(self._count(*named))
 
     def compute(self) -> dict[str, float]:
         if not self._tokens:
@@ -403,6 +415,29 @@ class TreeMeter(Meter):
         }
 
 
+class RoleMeter(TagMeter):
+    """Metrics of predicates' roles ``(instances, length, tags)``: those of `TagMeter` and of predicates.
+
+    Spans are arguments, whose continuations belong to them as in CoNLL-2005's scorer: `find_arguments`.
+
+    >>> meter = RoleMeter(("O", "B-A0", "I-A0"))
+    >>> values = meter.measure(*torch.eye(3)[torch.tensor([[[1, 1]], [[1, 2]]])])
+    >>> values["span_f1"], values["whole_predicates"], values["ucr"]
+    (0.0, 0.0, 1.0)
+    """
+
+    _count = staticmethod(count_roles)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.metrics = (*self.metrics, WHOLE_PREDICATES, *ODD_ROLES.values())
+
+    def compute(self) -> dict[str, float]:
+        values, predicates = super().compute(), self._spans["predicates"]
+        values[WHOLE_PREDICATES.name] = self._spans["whole"] / predicates
+        return values | {one.name: self._spans[what] / predicates for what, one in ODD_ROLES.items()}
+
+
 class MaskMeter(Meter):
     """Metrics of masks ``(instances, height, width)``: mean IoU of images, share of right pixels.
 
@@ -459,6 +494,7 @@ def meter(space: Space) -> Meter:
 
 meter.register(MultiLabel, lambda space: LabelMeter())
 meter.register(Tags, lambda space: TagMeter(space.names))
+meter.register(Roles, lambda space: RoleMeter(space.names))
 meter.register(Trees, lambda space: TreeMeter(space))
 meter.register(Mask, lambda space: MaskMeter())
 

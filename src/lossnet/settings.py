@@ -120,10 +120,10 @@ class Settings:
     global_hidden: int = _energy(200, "hidden units of the label interaction", "> 0")
     global_bias: bool = _energy(False, "whether the label interaction's first layer has a bias")
     conditioned: bool = _energy(False, "whether the label interaction sees the input")
-    tag_models: Literal["none", "forward", "both", "words"] = _energy(
+    tag_models: Literal["none", "forward", "both", "words", "attention"] = _energy(
         "none",
-        "language models of tags in the energy: none, forward (the paper's GE(a)), both directions (b), or "
-        "both without and with words (c)",
+        "what in the energy sees more than neighbours: none, language models of tags, forward (the paper's "
+        "GE(a)), in both directions (b), or both without and with words (c), or self-attention",
     )
     word_model_weight: float = _energy(1.0, "γ, the weight of those with words", ">= 0")
 

@@ -11,6 +11,7 @@ space          event                an output is
 =============  ===================  ====================================================================
 `MultiLabel`   ``(labels,)``        a set of labels: independent Bernoulli variables
 `Tags`         ``(length, tags)``   one tag per token, one-hot; padded tokens are all zeros
+`Roles`        ``(length, tags)``   the roles of a sentence's tokens for one predicate, as spans
 `Trees`        ``(length, tags)``   a constituency tree, as tags that spell it
 `Mask`         ``(height, width)``  a binary image: Bernoulli pixels, drawn independently or coherently
 =============  ===================  ====================================================================
@@ -44,6 +45,7 @@ __all__ = [
     "MultiLabel",
     "Penalties",
     "Prediction",
+    "Roles",
     "Sampler",
     "Smooth",
     "Space",
@@ -495,6 +497,59 @@ class Tags(Space):
         which allows everything, where a kind has no ``B``.
         """
         return _constraints(self.names, torch.device(device))
+
+
+@dataclass(frozen=True)
+class Roles(Tags):
+    """The roles of a sentence's tokens for one predicate: `Tags` whose names mark spans by ``B-`` and ``I-``.
+
+    >>> Roles(3, ("O", "B-A0", "I-A0")).decode(torch.tensor([[[0.4, 0, 0.6], [0.4, 0, 0.6]]])).argmax(-1)
+    tensor([[0, 0]])
+    """
+
+    def moves(
+        self, y: Tensor, count: int, mask: Tensor | None = None, breaks: Tensor | None = None
+    ) -> Tensor:
+        """Take the role from a span, or give another one to it or to a token without any.
+
+        Every second move takes one away.  Spans stay whole, so that what the scheme allows stays allowed;
+        ``breaks`` mean nothing here.
+
+        >>> y = F.one_hot(torch.tensor([[1, 2, 0, 1]]), 3).float()
+        >>> moved = Roles(3, ("O", "B-A0", "I-A0")).moves(y, 9)
+        >>> allowed = Roles(3, ("O", "B-A0", "I-A0")).constraints()
+        >>> bool(allowed.hold(moved.argmax(-1)[0], torch.ones(9, 4) > 0).all())
+        True
+        """
+        begins, goes_on, inside = self.marks(y.device)
+        tags, shape, device = y.argmax(-1), (len(y), count), y.device
+        real = y.sum(-1) > 0 if mask is None else mask > 0
+        unit = (~inside[tags]).cumsum(1)  # a span, or a token without a role
+        place = (torch.rand(shape, device=device) * real.sum(1, keepdim=True)).long()
+        chosen = (unit.unsqueeze(1) == unit.gather(1, place).unsqueeze(2)) & real.unsqueeze(1)
+        role = torch.randint(1, max(len(begins), 2), shape, device=device) % len(begins)
+        role[:, ::2] = 0
+        first = ~inside[tags].unsqueeze(1)
+        tag = torch.where(first, begins[role].unsqueeze(2), goes_on[role].unsqueeze(2))
+        return torch.where(chosen.unsqueeze(3), F.one_hot(tag, self.tags).to(y.dtype), y.unsqueeze(1))
+
+    def marks(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tags that begin each role and that continue it, ``O`` first, and which continue any.
+
+        >>> Roles(5, ("O", "B-A0", "I-A0", "B-A1", "I-A1")).marks()[:2]
+        (tensor([0, 1, 3]), tensor([0, 2, 4]))
+        """
+        return _marks(self.names, torch.device(device))
+
+
+@lru_cache(maxsize=16)
+def _marks(names: tuple[str, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Make `Roles.marks` once for each device."""
+    kinds = [name[2:] for name in names if name.startswith("B-")]
+    begins = [names.index(name) for name in ("O", *(f"B-{kind}" for kind in kinds))]
+    goes_on = [names.index(name) for name in ("O", *(f"I-{kind}" for kind in kinds))]
+    inside = [name.startswith("I-") for name in names]
+    return tuple(torch.tensor(part, device=device) for part in (begins, goes_on, inside))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

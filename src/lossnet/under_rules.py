@@ -15,7 +15,7 @@ from torch import Tensor
 from lossnet.data import Dataset, Examples
 from lossnet.energies import Ancestors, Rule, RuleError, listed
 from lossnet.energies.rules import ROUNDING, check_rules
-from lossnet.spaces import Batch, Mask, MultiLabel, Space, Tags
+from lossnet.spaces import Batch, Mask, MultiLabel, Roles, Space, Tags
 from lossnet.warn import warn
 
 __all__ = ["UnderRules"]
@@ -257,6 +257,24 @@ def _(space: Tags, y: Tensor, worth: Tensor, count: int) -> Tensor:
         changed = changed[constraints.hold(changed, (where < length).expand_as(changed))]
     one_hot = torch.nn.functional.one_hot(changed[:count], worth.shape[1]).to(y.dtype)
     return torch.cat([y.unsqueeze(0), one_hot * (where < length).unsqueeze(1)])
+
+
+@neighbours.register
+def _(space: Roles, y: Tensor, worth: Tensor, count: int) -> Tensor:
+    """Give a span another role, or none."""
+    begins, goes_on, inside = space.marks()
+    tags, real = y.argmax(-1), y.sum(-1) > 0
+    span = (~inside[tags]).cumsum(0)
+    firsts = ((tags != begins[0]) & ~inside[tags] & real).nonzero()
+    chosen = (span == span[firsts]).unsqueeze(1)  # (spans, 1, length)
+    other = torch.where(inside[tags], goes_on.unsqueeze(1), begins.unsqueeze(1))  # (roles, length)
+    changed = torch.where(chosen, other, tags).flatten(0, 1)
+    lost = worth.gather(1, tags.unsqueeze(1)).sum() - worth.expand(len(changed), -1, -1).gather(
+        2, changed.unsqueeze(2)
+    ).sum((1, 2))
+    changed = changed[lost.argsort()][:count]
+    one_hot = torch.nn.functional.one_hot(changed, worth.shape[1]).to(y.dtype)
+    return torch.cat([y.unsqueeze(0), one_hot * real.unsqueeze(1)])
 
 
 @neighbours.register

@@ -226,3 +226,15 @@ def test_chain_rules_are_rules():
     assert isinstance(suggests("a", "x"), ChainRule)
     assert not isinstance(once(), ChainRule)
     assert not isinstance(exactly(1), ChainRule)
+
+
+def test_costs_that_are_looked_up_are_those_that_are_multiplied():
+    rules = [changes_after(weight=0.7), suggests("So", "x", weight=0.3)]
+    costs = chains(rules, FACTS, torch.zeros(2, 4, 3, dtype=torch.float64))
+    y = torch.stack([one_hot(torch.tensor(SEQUENCES), 3)] * 2).double()
+    y[1, :, 3] = 0  # padding of the shorter sentence
+    multiplied = costs(y.requires_grad_())
+    torch.testing.assert_close(costs(y.detach()), multiplied.detach())
+    assert len(multiplied.unique()) > 4
+    half = (y[:, :1] + y[:, 1:2]).detach() / 2
+    torch.testing.assert_close(costs(half), costs(half.requires_grad_()).detach())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from lossnet.energies import Chain, Sum, TagLM
+from lossnet.energies import Chain, SelfAttention, Sum, TagLM
 from lossnet.energies.chain import Potentials
 from lossnet.nets import BiLSTM, Tokens, WordVectors
 
@@ -33,12 +33,18 @@ def lm(**options):
     return term
 
 
+def attention(hidden=6):
+    torch.manual_seed(0)
+    return SelfAttention(features=4, tags=TAGS, hidden=hidden, heads=2)
+
+
 TERMS = {
     "chain": lambda: [chain()],
     "ge_a": lambda: [lm()],
     "ge_b": lambda: [lm(), lm(backward=True)],
     "ge_c": lambda: [lm(), lm(backward=True), lm(words=WIDTH), lm(backward=True, words=WIDTH, weight=0.3)],
-    "everything": lambda: [chain(), lm(), lm(backward=True, words=WIDTH)],
+    "attention": lambda: [attention()],
+    "everything": lambda: [chain(), attention(), lm(), lm(backward=True, words=WIDTH)],
 }
 every_energy = pytest.mark.parametrize("terms", TERMS.values(), ids=TERMS)
 
@@ -90,6 +96,31 @@ def chain_by_hand(term, states, y):
     return total
 
 
+def attention_by_hand(term, states, y):
+    """Token by token and head by head."""
+    u = [term.tags.weight @ tag + term.tokens.weight @ state for tag, state in zip(y, states, strict=True)]
+    u = [one + term.tokens.bias for one in u]
+    query, key, value = ([part @ one for one in u] for part in term.attended.weight.split(6))
+    total = 0.0
+    for t, own in enumerate(u):
+        read = []
+        for head in (slice(0, 3), slice(3, 6)):
+            weights = [math.exp(float(query[t][head] @ other[head]) / math.sqrt(3)) for other in key]
+            read.append(sum(w * v[head] for w, v in zip(weights, value, strict=True)) / sum(weights))
+        mixed = term.mixing(torch.cat([own, *read]))
+        total += sum(
+            float(v) * math.log1p(math.exp(m)) for v, m in zip(term.weights.weight[0], mixed, strict=True)
+        )
+    return total
+
+
+BY_HAND = {
+    Chain: lambda term, tokens, y: chain_by_hand(term, tokens.states[0], y),
+    TagLM: lambda term, tokens, y: lm_by_hand(term, tokens.words[0], y),
+    SelfAttention: lambda term, tokens, y: attention_by_hand(term, tokens.states[0], y),
+}
+
+
 @every_energy
 @torch.no_grad()
 def test_energies_match_explicit_loops(terms):
@@ -99,12 +130,7 @@ def test_energies_match_explicit_loops(terms):
         count = int((row != 0).sum())
         tokens = energy.encoder(row[:count].unsqueeze(0))
         for candidate, value in zip(candidates, values, strict=True):
-            expected = sum(
-                chain_by_hand(term, tokens.states[0], candidate[:count])
-                if isinstance(term, Chain)
-                else lm_by_hand(term, tokens.words[0], candidate[:count])
-                for term in energy.terms
-            )
+            expected = sum(BY_HAND[type(term)](term, tokens, candidate[:count]) for term in energy.terms)
             assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
@@ -146,8 +172,9 @@ def test_gradients_in_outputs_and_parameters_are_correct(terms):
     assert torch.autograd.gradcheck(lambda *_: energy(x, y), tuple(parameters), fast_mode=True)
 
 
-def test_second_derivatives_are_correct():
-    energy, (x, y) = make(TERMS["everything"]), sentences([2, 3])
+@pytest.mark.parametrize("name", ["attention", "everything"])
+def test_second_derivatives_are_correct(name):
+    energy, (x, y) = make(TERMS[name]), sentences([2, 3])
     assert torch.autograd.gradgradcheck(lambda y: energy(x, y), (y[:, 1:2].requires_grad_(),))
 
 
@@ -224,3 +251,49 @@ def test_the_chain_starts_inference_and_pretraining():
     torch.testing.assert_close(energy.unary_logits(x), energy.terms[0].local(tokens.states))
     with pytest.raises(ValueError, match="no local term"):
         make(TERMS["ge_a"]).unary_logits(x)
+
+
+@torch.no_grad()
+def test_attention_judges_all_sequences_as_explicit_loops_do():
+    energy, (x, _) = make(TERMS["attention"]), sentences([3], length=5)
+    every = every_sequence(3)
+    (term,), tokens = energy.terms, energy.encoder(x[:, :3])
+    expected = torch.tensor([attention_by_hand(term, tokens.states[0], y) for y in every])
+    padded = F.pad(every, (0, 0, 0, 2)).unsqueeze(0)
+    torch.testing.assert_close(energy(x, padded)[0], expected.double())
+    assert expected.std() > 1e-3
+
+
+def test_attention_in_single_precision_does_not_see_padding():
+    energy, (x, y) = make(TERMS["attention"]).float(), sentences([2, 6])
+    alone = energy(x[:1, :2], y[:1, :, :2].float())
+    torch.testing.assert_close(energy(x, y.float())[0], alone[0], rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_attention_can_count_a_tag_and_a_chain_cannot():
+    space = every_sequence(4).unsqueeze(0)
+    twice = (space[..., 1].sum(-1) > 1).double()
+
+    def left(term):
+        """What least squares cannot explain, on tokens that all look alike."""
+        torch.manual_seed(0)
+        tokens = Tokens(torch.ones(1, 4, 4).double(), torch.ones(1, 4, WIDTH).double(), torch.ones(1, 4) > 0)
+        optimizer = torch.optim.LBFGS(term.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+        def closure():
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                error = ((term.evaluate(term.prepare(tokens), space) - twice) ** 2).mean()
+                error.backward()
+            return error.detach()
+
+        optimizer.step(closure)
+        return float(closure())
+
+    assert left(attention(hidden=8).double()) < 0.3 * left(chain().double())
+
+
+def test_heads_share_out_the_hidden_units():
+    with pytest.raises(ValueError, match="6 hidden units are not shared out among 4 heads; give a multiple"):
+        SelfAttention(4, TAGS, hidden=6)

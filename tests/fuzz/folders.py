@@ -21,11 +21,12 @@ from safetensors.torch import save as bytes_of
 from lossnet import model as models
 from lossnet.build import build
 from lossnet.data import Lexicon, Preprocessor, Sentences, TagSet
+from lossnet.data.propbank import PredicateSentences, RoleColumn
 from lossnet.decoding import Decision
 from lossnet.energies import Energy
-from lossnet.inputs import Features, Images, Words
+from lossnet.inputs import Features, Fitting, Images, Predicates, Words
 from lossnet.model import Model, ModelError, load, load_energy
-from lossnet.outputs import Labels, Masks, Tags
+from lossnet.outputs import Labels, Masks, Roles, Tags
 from lossnet.settings import Settings
 from lossnet.task import Task
 
@@ -56,6 +57,14 @@ def tag_model():
     return Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task), [["Ann", "saw", "it"]]
 
 
+def role_model():
+    read = PredicateSentences.of([("Ann", "saw", "Ann"), ("Ann", "saw")], [[1], [1]])
+    task = Task(
+        Predicates.fit([read], Fitting(features=("predicate",))), Roles.fit([RoleColumn((("B-A0",),))])
+    )
+    return Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task), read
+
+
 def mask_model():
     task = Task(Images(1, (8, 8)), Masks())
     built = build("cross-entropy", "none", SMALL, task)
@@ -83,6 +92,7 @@ def sound():
         "dvn": label_model("dvn", "regression"),
         "blend": blended_model(),
         "tags": tag_model(),
+        "roles": role_model(),
         "masks": mask_model(),
         "texts": text_model(),
     }

@@ -47,6 +47,7 @@ from lossnet.data import (
     stream_inputs,
 )
 from lossnet.data.citations import read_citations
+from lossnet.data.propbank import read_propbank, stream_propbank
 from lossnet.data.readers import read_facts
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
@@ -272,6 +273,19 @@ READERS = {
             "0 naïve JJ (S(NP*)) -\n".encode(),
         ],
         file("trees.conll", [lambda path: read_treebank([path]), lambda path: read_treebank([path] * 3)]),
+    ),
+    "propbank": Target(
+        [
+            b"0 She PRP (S* - - (A0*)\n1 sang VBD * sing sing.01 (V*)\n2 it PRP *) - -\n\n0 so RB * - -",
+            "# id\n0\tGrößer\tJJ\t*\t-\tbig.01\t(A1*\n1\tals\tIN\t*\t-\t-\t*)\n".encode(),
+        ],
+        file(
+            "a.conll",
+            [
+                lambda path: read_propbank([path, path, path]),
+                lambda path: list(stream_propbank(path, labelled=False, every=True)),
+            ],
+        ),
     ),
     "clusters": Target(
         [b"0010\t<@MENTION>\t9\n0100\tthe\t8\n01\t<URL-a.b>\t7\n"], file("paths.txt", [read_clusters])

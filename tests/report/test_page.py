@@ -449,6 +449,7 @@ ALONE = {name for name, spec in METHODS.items() if spec.rules} | {
     "cross-entropy",
     "stack",
     "crf",
+    "structured-tuning",
     "pseudo-labels",
     "mean-teacher",
 }  # without an energy to show, or without rules to learn from

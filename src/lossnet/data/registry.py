@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pooch
 
-from lossnet.data import citation_rules, citations, embedded, treebank
+from lossnet.data import citation_rules, citations, embedded, propbank, treebank
 from lossnet.data.download import fetch
 from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, Facts, concatenated
@@ -80,7 +80,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    modules, named = (embedded, citations, citation_rules, treebank), ("make", "reader", "rules", "facts")
+    modules = embedded, citations, citation_rules, propbank, treebank
+    named = "make", "reader", "rules", "facts"
     functions = {
         what: next(getattr(one, facts[what]) for one in modules if hasattr(one, facts[what]))
         for what in named

@@ -28,7 +28,11 @@ from lossnet.energies import TokenFacts
 #: strings of sentences, one per token
 Texts = tuple[tuple[str, ...], ...]
 
-CHARACTERS = "characters"
+CHARACTERS, DISTANCE, PREDICATE = "characters", "distance", "predicate"
+#: what marks the predicate's token in the column ``predicate``, and the others
+MARK, NO_MARK = "V", "-"
+#: distances from a predicate that are told apart
+_FARTHEST = 8
 #: Characters of a word that a stored lexicon may ask for: memory for a text grows with them.
 _LONGEST_WORD = 1000
 _BROWN = re.compile(r"brown(\d+)")
@@ -84,6 +88,7 @@ class Lexicon:
     ``case``       of the first character: upper, lower, digit or other
     ``shape``      letters as ``X`` and ``x``, digits as ``d``, repeats left out: ``EU-15`` → ``X-d``
     ``brown4`` …   the first 4 (…) bits of its Brown cluster, from ``clusters``
+    ``distance``   from the token that the column ``predicate`` marks with ``V``: −8 to 8
     other names    that column of the sentences, such as ``pos``
     =============  ============================================================================
 
@@ -128,7 +133,9 @@ class Lexicon:
     @property
     def columns(self) -> tuple[str, ...]:
         """The features that sentences must have as columns; the others are made from tokens."""
-        return tuple(name for name in self.features if name not in _MADE and not _BROWN.fullmatch(name))
+        made = (*_MADE, DISTANCE)
+        own = tuple(name for name in self.features if name not in made and not _BROWN.fullmatch(name))
+        return tuple(dict.fromkeys((PREDICATE, *own))) if DISTANCE in self.features else own
 
     @property
     def width(self) -> int:
@@ -196,6 +203,8 @@ class Lexicon:
         make = _MADE.get(name)
         if brown := _BROWN.fullmatch(name):
             make = partial(self._first_bits, int(brown[1]))
+        if name == DISTANCE:
+            return list(chain.from_iterable(map(_distances, sentences.columns[PREDICATE])))
         if make is None:
             return list(chain.from_iterable(sentences.columns[name]))
         tokens = list(chain.from_iterable(sentences.tokens))
@@ -525,6 +534,14 @@ def _case(token: str) -> str:
 def _shape(token: str) -> str:
     kinds = ("X" if c.isupper() else "x" if c.islower() else "d" if c.isdigit() else c for c in token)
     return _REPEAT.sub(r"\1", "".join(kinds))
+
+
+def _distances(marks: Sequence[str]) -> list[str]:
+    """Return how far each token is from the marked one; ``?`` where none is marked."""
+    if MARK not in marks:
+        return ["?"] * len(marks)
+    place = marks.index(MARK)
+    return [str(max(-_FARTHEST, min(at - place, _FARTHEST))) for at in range(len(marks))]
 
 
 _MADE: dict[str, Callable[[str], str]] = {"case": _case, "shape": _shape}

@@ -4,12 +4,14 @@ An energy encodes ``x`` once and then scores any number of candidates.  `Sum` co
 shared encoder; a new term is one new file here.  A `Rule` is an energy that a person writes.
 """
 
+from lossnet.energies.attention import SelfAttention
 from lossnet.energies.base import Energy, LogPartition, Scorer, Sum, Term
 from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.mask_rules import area, connected, inside, smooth
 from lossnet.energies.residual import LabelResidual, OnLogits
+from lossnet.energies.role_rules import continuations, references, unique_core_roles
 from lossnet.energies.rules import (
     Ancestors,
     Rule,
@@ -60,6 +62,7 @@ __all__ = [
     "Rule",
     "RuleError",
     "Scorer",
+    "SelfAttention",
     "Sum",
     "TagLM",
     "Term",
@@ -73,6 +76,7 @@ __all__ = [
     "bio",
     "changes_after",
     "connected",
+    "continuations",
     "exactly",
     "excludes",
     "forbids",
@@ -85,6 +89,7 @@ __all__ = [
     "occurs",
     "once",
     "parents_of",
+    "references",
     "rule",
     "smooth",
     "spans_at_least",
@@ -92,4 +97,5 @@ __all__ = [
     "suggests",
     "summed",
     "sums_to",
+    "unique_core_roles",
 ]

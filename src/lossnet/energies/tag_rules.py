@@ -101,6 +101,7 @@ class Chains:
 
     def __init__(self, local: Tensor, pairs: Tensor) -> None:
         self.local, self.pairs = local, pairs
+        self._of_neighbours = bool(pairs.any())
 
     @property
     def most(self) -> float:
@@ -110,10 +111,17 @@ class Chains:
     def __call__(self, y: Tensor) -> Tensor:
         """Return energies ``(batch, K)`` of candidates ``(batch, K, length, tags)``."""
         alone = torch.einsum("bktl,btl->bk", y, self.local.to(y.dtype))
-        if not self.pairs.any():
+        if not self._of_neighbours:
             return alone
-        before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
-        return alone + (before * y[:, :, 1:]).sum((2, 3))
+        if y.requires_grad or not ((y == 0) | (y == 1)).all():
+            before = torch.einsum("bktl,btlm->bktm", y[:, :, :-1], self.pairs.to(y.dtype))
+            return alone + (before * y[:, :, 1:]).sum((2, 3))
+        # With one tag for each token their cost is looked up: a hundred tags have ten thousand pairs.
+        tags, real = y.argmax(3), y.sum(3)
+        at = tags[:, :, :-1] * y.shape[3] + tags[:, :, 1:]
+        pairs = self.pairs.flatten(2).unsqueeze(1).expand(-1, y.shape[1], -1, -1)
+        costs = pairs.gather(3, at.unsqueeze(3)).squeeze(3).to(y.dtype)
+        return alone + (costs * real[:, :, :-1] * real[:, :, 1:]).sum(2)
 
 
 class ChainRule(Rule):
@@ -141,7 +149,7 @@ def chains(rules: Sequence[ChainRule], facts: Any, like: Tensor, weighted: bool 
     local = torch.zeros(like.shape, dtype=like.dtype)
     pairs = torch.zeros(len(like), max(like.shape[1] - 1, 0), like.shape[2], like.shape[2], dtype=like.dtype)
     for rule in rules:
-        tokens = _tokens(rule.name, facts)
+        tokens = tokens_of(rule.name, facts)
         weight = min(rule.weight, _HARD) if weighted else 1.0
         for row, text in enumerate(tokens.texts):
             own, neighbours = rule.costs(text, tokens.tags)
@@ -180,7 +188,7 @@ def breaks(facts: Any, length: int, pattern: str = SIGN) -> Tensor | None:
     """
     if not hasattr(facts, "get") or "tokens" not in facts:
         return None
-    tokens = _tokens("breaks", facts)
+    tokens = tokens_of("breaks", facts)
     rows = [
         torch.cat([torch.ones(1, dtype=torch.bool), _matches(pattern, text)[:-1]]) for text in tokens.texts
     ]
@@ -394,13 +402,13 @@ def _field_rule(
     name = f"{word}({', '.join(tags)})"
 
     def given(x: Any, y: Tensor, facts: Any) -> Tensor:
-        known = _tokens(name, facts)
+        known = tokens_of(name, facts)
         return penalties(y, known.numbers(name, tags or known.tags))
 
     return Rule(given, weight, name)
 
 
-def _tokens(rule: str, facts: Any) -> TokenFacts:
+def tokens_of(rule: str, facts: Any) -> TokenFacts:
     tokens = facts.get("tokens") if hasattr(facts, "get") else None
     if not isinstance(tokens, TokenFacts):
         why = "; it is for tags of sentences, or give facts={'tokens': TokenFacts(…)}"

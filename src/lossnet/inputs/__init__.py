@@ -1,10 +1,11 @@
 """Kinds of input: how raw inputs are read, prepared, batched and encoded.
 
-===========  ===================  ======================================
-`Features`   feature vectors      features of whole instances
-`Words`      sentences            features of tokens, or of sentences
-`Images`     images               features of pixels, or of images
-===========  ===================  ======================================
+============  ===================  ======================================
+`Features`    feature vectors      features of whole instances
+`Words`       sentences            features of tokens, or of sentences
+`Predicates`  their predicates     features of tokens, or of sentences
+`Images`      images               features of pixels, or of images
+============  ===================  ======================================
 
 A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
 """
@@ -12,6 +13,7 @@ A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
 from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, State, TooLarge
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
+from lossnet.inputs.predicates import Predicates
 from lossnet.inputs.words import Words
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Level",
     "Part",
     "Picture",
+    "Predicates",
     "Question",
     "Role",
     "Schema",

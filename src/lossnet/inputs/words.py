@@ -30,7 +30,7 @@ from lossnet.data.readers.columns import Row, stream_columns
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.registry import BROWN, Entry, find_clusters, find_embeddings
 from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_texts, tokenise
-from lossnet.data.sentences import SentenceFacts
+from lossnet.data.sentences import DISTANCE, PREDICATE, SentenceFacts
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.nets import BiLSTM, MarkedTagger, PooledTokens, Tagger, WordVectors
@@ -336,6 +336,8 @@ def _token_features(entry: Entry, train: Sentences, wanted: str | None) -> tuple
         return entry.features[wanted]
     chosen = tuple(name.strip() for name in wanted.split(",") if name.strip())
     possible = ["case", "shape", *(BROWN if entry.clusters else ()), *train.columns, "characters"]
+    if PREDICATE in train.columns:
+        possible.append(DISTANCE)
     for name in chosen:
         if name not in possible:
             sets = f"choose {' or '.join(entry.features)}, or a list of"

@@ -22,6 +22,7 @@ from lossnet.methods import (
     seal_static,
     spen,
     stack,
+    structured_tuning,
 )
 from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
 from lossnet.methods.blend import Blend
@@ -44,6 +45,7 @@ from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
 from lossnet.methods.stack import Folds, Stack
+from lossnet.methods.structured_tuning import StructuredTuning
 
 __all__ = [
     "CRF",
@@ -79,6 +81,7 @@ __all__ = [
     "Stack",
     "Stacked",
     "Stage",
+    "StructuredTuning",
     "TaskNetMethod",
     "Update",
 ]
@@ -86,6 +89,7 @@ __all__ = [
 _MODULES = (
     cross_entropy,
     stack,
+    structured_tuning,
     spen,
     dvn,
     nce_energy,

@@ -17,7 +17,7 @@ from lossnet.losses import TaskLoss
 from lossnet.methods.mean_teacher import SEARCH, MeanTeacher
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.settings import Settings
-from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags, best_path
+from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Roles, Space, Tags, best_path
 
 #: what a hard rule costs for each pixel that breaks it, in nats
 _HARD = 20.0
@@ -37,7 +37,8 @@ class Rules(MeanTeacher):
     where a taxonomy (`ancestors`) is the only rule; so is the mean over tags where all rules are
     `lossnet.energies.ChainRule`.  Other rules about tags ask for whole fields, which samples hardly ever
     have: the target then is the best output that `LocalSearch` finds, ``argmin E(y) − α log P̄(y|x)``, from
-    the best one under the rules about tokens and neighbours.  The target of masks is made by the gradient of
+    the best one under the rules about tokens and neighbours (of roles: where it differs from that one, the
+    teacher's probabilities elsewhere).  The target of masks is made by the gradient of
     the rules, see `pixels`.  Elsewhere sums are estimated from samples of ``P̄^α``, or of ``P``, weighted by
     what they are to stand for.
     An instance of which no candidate keeps the hard rules teaches as if there were none.
@@ -119,7 +120,10 @@ class Rules(MeanTeacher):
         return self.space.relax(tempered.logits - pull, tempered.mask)
 
     def tags(self, tempered: Prediction, batch: Batch) -> Tensor:
-        """Return the mean of ``q`` where all rules are about tokens and neighbours, else its best output."""
+        """Return the mean of ``q`` where all rules are about tokens and neighbours, else its best output.
+
+        Of roles, only tokens whose role the rules change are taken from that; the teacher has the others.
+        """
         weights = self.space.log_terms(tempered.logits, batch.mask).weights
         real = weights.new_ones(weights.shape[:2]) > 0 if batch.mask is None else batch.mask > 0
         of_chain = [rule for rule in self.rules if isinstance(rule, ChainRule)]
@@ -135,8 +139,10 @@ class Rules(MeanTeacher):
         found = self.search(
             lambda y: chain(y) + whole(y), self.space, start, batch.mask, breaks(batch.facts, real.shape[1])
         )
-        possible = found.values.isfinite().unsqueeze(2)
-        return torch.where(possible, found.best, tempered.relaxed)
+        taken = found.values.isfinite().unsqueeze(2)
+        if isinstance(self.space, Roles):  # hard targets of tokens that no rule is about teach to say O
+            taken = taken & (found.best != start).any(2, keepdim=True)
+        return torch.where(taken, found.best, tempered.relaxed)
 
     def candidates(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return outputs ``(batch, K, *event)``, and the logarithm of how often each comes among them."""

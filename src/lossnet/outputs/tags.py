@@ -15,7 +15,7 @@ from torch import Tensor
 from lossnet.data import DataError, Sentences, Source, TagColumn, TaggedSentences, TagSet
 from lossnet.data.schemes import detect, mark
 from lossnet.decoding import Decision, Decoder, Nearest
-from lossnet.energies import Chain, Sum, TagLM
+from lossnet.energies import Chain, SelfAttention, Sum, TagLM, Term
 from lossnet.inputs import Arrays, Input, Level, Schema, State, Words
 from lossnet.outputs.base import Output, Predicted, Ranges
 from lossnet.scores import TokenCost, meter
@@ -111,12 +111,16 @@ class Tags(Output[TagColumn]):
         encoder: Any = source.network(settings, "position", "energy")
         # InfNet+ §5: GE(a), GE(b) and GE(c)
         directions = {"none": (), "forward": (False,), "both": (False, True), "words": (False, True)}
-        models = [TagLM(tags, hidden, backward) for backward in directions[settings.tag_models]]
+        models: list[Term] = [
+            TagLM(tags, hidden, backward) for backward in directions.get(settings.tag_models, ())
+        ]
         if settings.tag_models == "words":
             models += [
                 TagLM(tags, hidden, backward, encoder.words.width, settings.word_model_weight)
                 for backward in (False, True)
             ]
+        if settings.tag_models == "attention":  # SEAL §4.3
+            models = [SelfAttention(encoder.width, tags, hidden)]
         return Sum(encoder, Chain(encoder.width, tags), *models)
 
     def search_ranges(self, source: Input[Any, Any], settings: Settings) -> Ranges:

@@ -78,6 +78,8 @@ class TagPanel:
         train: Any = evidence.data.train
         self.evidence, self.names = evidence, evidence.subject.model.label_names
         self.spans = output.tag_set.scheme is not None
+        #: of sentences that are read for a predicate each, where it is
+        self.places: Any = getattr(rows.source, "places", None)
         self.tokens, self.truth, self.train = rows.source.tokens, rows.target.tags, train.target.tags
         kinds = Counter(self.kind(name) for tags in self.train for name in tags)
         del kinds[""]  # outside of spans
@@ -178,9 +180,10 @@ class TagPanel:
         bodies = {}
         for number in self.evidence.spaced(EXAMPLES).tolist():
             truth, said = self.truth[number], [tags[number] for tags in predicted]
+            place = None if self.places is None else self.places[number]
             words = [
-                self.word(word, true, dict(zip(letters, mine, strict=True)))
-                for word, true, *mine in zip(self.tokens[number], truth, *said, strict=True)
+                self.word(word, true, dict(zip(letters, mine, strict=True)), at == place)
+                for at, (word, true, *mine) in enumerate(zip(self.tokens[number], truth, *said, strict=True))
             ]
             wrong = [sum(a != b for a, b in zip(tags, truth, strict=True)) for tags in said]
             counted = ", ".join(f"{name} {count}".strip() for name, count in zip(letters, wrong, strict=True))
@@ -192,6 +195,7 @@ class TagPanel:
                 "p",
                 f"{self.evidence.selection('sentences')} "
                 "The true tag is under its word, and under that ✗ a wrong prediction",
+                "" if self.places is None else " (the predicate is bold)",
                 f" or ✓ a right one beside it. {who}." if len(outputs) > 1 else ".",
             ),
             tag(
@@ -202,7 +206,7 @@ class TagPanel:
             cards(self.evidence, bodies),
         )
 
-    def word(self, word: str, true: str, said: Mapping[str, str]) -> Markup:
+    def word(self, word: str, true: str, said: Mapping[str, str], predicate: bool = False) -> Markup:
         """Return a word and the marks under it; ``said`` are the models' tags by their letters."""
         right = all(mine == true for mine in said.values())
         marks = [] if right and self.spans and true == "O" else [self.mark(true, true)]
@@ -210,7 +214,8 @@ class TagPanel:
             for letter, mine in said.items():
                 text = f"{letter} ✓" if mine == true else f"{letter} ✗ {mine}"
                 marks.append(self.mark(text.strip(), mine, wrong=mine != true))
-        return tag("span", tag("span", word, class_="word"), *marks, class_="token")
+        shown = tag("strong", word) if predicate else word
+        return tag("span", tag("span", shown, class_="word"), *marks, class_="token")
 
     def mark(self, text: str, name: str, wrong: bool = False) -> Markup:
         colour = self.colours.get(self.kind(name))
