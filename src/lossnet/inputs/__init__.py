@@ -2,6 +2,7 @@
 
 ===========  ===================  ======================================
 `Features`   feature vectors      features of whole instances
+`Text`       texts                features of whole texts
 `Words`      sentences            features of tokens, or of sentences
 `Images`     images               features of pixels, or of images
 ===========  ===================  ======================================
@@ -9,9 +10,21 @@
 A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
 """
 
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, State, TooLarge
+from lossnet.inputs.base import (
+    Arrays,
+    Fitting,
+    Input,
+    Level,
+    Part,
+    Question,
+    Role,
+    Schema,
+    State,
+    TooLarge,
+)
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
+from lossnet.inputs.text import Text
 from lossnet.inputs.words import Words
 
 __all__ = [
@@ -27,6 +40,7 @@ __all__ = [
     "Role",
     "Schema",
     "State",
+    "Text",
     "TooLarge",
     "Words",
 ]

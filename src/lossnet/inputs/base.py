@@ -16,7 +16,7 @@ from lossnet.data.errors import AnyPath
 from lossnet.data.examples import Column
 from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
-from lossnet.nets import Marked
+from lossnet.nets import Marked, Training
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -53,6 +53,9 @@ class Fitting:
         tables: word vectors.
         clusters: Brown clusters of words.
         coverage: how much of the text each table covers.
+        encoder: of texts: a folder, a name on the Hugging Face hub, or an installed package's.
+        train_encoder: which of its weights are trained.
+        progress: whether to show a bar while texts are encoded.
     """
 
     standardise: bool = False
@@ -60,6 +63,9 @@ class Fitting:
     tables: Sequence[Embeddings] = ()
     clusters: Mapping[str, str] = field(default_factory=dict)
     coverage: tuple[Coverage, ...] = ()
+    encoder: AnyPath | None = None
+    train_encoder: Training = "none"
+    progress: bool = False
 
 
 class Part(NamedTuple):
@@ -119,6 +125,8 @@ class Input(Kind, Generic[SourceT, Item]):
     source: ClassVar[type[Source]]
     #: what its networks can describe
     levels: ClassVar[tuple[Level, ...]]
+    #: whether a pretrained encoder may read them
+    encodes: ClassVar[bool] = False
     #: settings of the networks that method ``auto`` tries, by names for people
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
 

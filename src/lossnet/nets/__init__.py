@@ -1,5 +1,6 @@
 """Networks that read inputs."""
 
+from lossnet.nets.encoder import EncodedMLP, TextEncoder, Training
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -17,6 +18,7 @@ __all__ = [
     "MLP",
     "BiLSTM",
     "CharacterCNN",
+    "EncodedMLP",
     "InputLayer",
     "Marked",
     "MarkedImages",
@@ -26,7 +28,9 @@ __all__ = [
     "PooledImages",
     "PooledTokens",
     "Tagger",
+    "TextEncoder",
     "Tokens",
+    "Training",
     "UNet",
     "WordVectors",
     "linear",
