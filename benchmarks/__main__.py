@@ -13,6 +13,7 @@ from benchmarks import (
     auto,
     citations,
     digits,
+    encoders,
     energies,
     few_labels,
     hypergradient,
@@ -73,6 +74,7 @@ def _of_methods(run: Callable[..., object]) -> Callable[[argparse.Namespace], ob
 _OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
     "citations": _of_methods(citations.run),
     "digits": lambda given: digits.run(given.output, given.seeds, given.device, given.jobs),
+    "encoders": lambda given: encoders.run(given.output),
     "hypergradient": lambda given: hypergradient.run(given.output, given.data_dir, given.device),
     "overhead": lambda given: overhead.run(given.output, given.data_dir),
     "seeds": lambda given: seeds.run(given.output, given.data_dir, given.device),

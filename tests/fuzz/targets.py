@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from hypothesis.strategies import SearchStrategy
 from PIL import Image
+from safetensors.torch import save as bytes_of
 
 from lossnet import cli, stream
 from lossnet.build import build
@@ -35,6 +36,7 @@ from lossnet.data import (
     Sentences,
     Split,
     TagSet,
+    TextTable,
     decode_picture,
     read,
     read_embeddings,
@@ -54,7 +56,8 @@ from lossnet.data.readers.dates import date_names
 from lossnet.data.sentence_files import stream_labelled_texts
 from lossnet.decoding import Decision
 from lossnet.energies import at_most, sums_to
-from lossnet.inputs import Features, Images, Words
+from lossnet.inputs import Features, Fitting, Images, Text, Words
+from lossnet.inputs.encoders import Encoder
 from lossnet.loading import load
 from lossnet.model import Model
 from lossnet.outputs import Labels, Masks, Tags
@@ -163,6 +166,52 @@ def label_list(content):
         read(path)
 
 
+def _weights():
+    """A BERT of one layer, four wide, that knows eight pieces."""
+    square, row = (4, 4), (4,)
+    attention = {f"attention.self.{name}": square for name in ("query", "key", "value")}
+    parts = {
+        **attention,
+        "attention.output.dense": square,
+        "intermediate.dense": (6, 4),
+        "output.dense": (4, 6),
+    }
+    shapes = {f"embeddings.{name}_embeddings.weight": (rows, 4)
+              for name, rows in (("word", 8), ("position", 12), ("token_type", 2))}  # fmt: skip
+    for name, shape in parts.items():
+        shapes[f"encoder.layer.0.{name}.weight"], shapes[f"encoder.layer.0.{name}.bias"] = shape, shape[:1]
+    for name in ("embeddings", "encoder.layer.0.attention.output", "encoder.layer.0.output"):
+        shapes[f"{name}.LayerNorm.weight"] = shapes[f"{name}.LayerNorm.bias"] = row
+    generator = torch.Generator().manual_seed(0)
+    return bytes_of({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()})
+
+
+def encoder(damaged):
+    """Takes a file of a folder with an encoder, beside sound ones, and reads texts with it."""
+    place = FOLDER / "encoder"
+
+    def take(content):
+        place.mkdir(exist_ok=True)
+        for name, sound in {"config.json": _CONFIG, "tokenizer.json": _TOKENIZER}.items():
+            (place / name).write_bytes(sound)
+        (place / "model.safetensors").write_bytes(_weights())
+        (place / damaged).write_bytes(content)
+        with contextlib.suppress(DataError), warnings.catch_warnings(action="ignore"):
+            Encoder.find(place).computed(["so good 😀", ""])
+
+    return take
+
+
+TEXTS = Text.fit([TextTable(["so good", "so bad"])], Fitting())
+_CONFIG = json.dumps({
+    "model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 6, "max_position_embeddings": 12, "type_vocab_size": 2, "pad_token_id": 0,
+}).encode()  # fmt: skip
+_TOKENIZER = json.dumps({
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 1, "so": 2, "good": 3}, "unk_token": "[UNK]"},
+}).encode()  # fmt: skip
 _MASK = picture("PNG", 6, 5)
 _ARFF = b"""@relation 'r: -C 2'
 @attribute a {0,1}
@@ -232,6 +281,27 @@ READERS = {
             ],
         ),
     ),
+    "text-columns": Target(
+        [
+            'plot,size,l\n"so good, it is",3,0\n"bad 😀\nbad bad",,1\nفيلم جيد جدا,5,1\n'.encode(),
+            "plot;size;l\nun été très long;1,5;a|b\n吾輩は猫である;;b\n".encode(),
+        ],
+        file(
+            "texts.csv",
+            [
+                lambda path: Text.fit([read(path, "l", text=["plot"]).source], Fitting()),
+                lambda path: read(path, "l"),
+                lambda path: list(stream_inputs(path, ["size"], ["l"], rows=2, texts=["plot"])),
+            ],
+        ),
+    ),
+    "text-lines": Target(
+        ["so good\n\nbad 😀\nفيلم جيد\n".encode(), "naïve\r\nso so".encode("utf-16")],
+        file("lines.txt", [lambda path: [TEXTS.prepare(one.examples.source) for one in TEXTS.stream(path)]]),
+    ),
+    "encoder-config": Target([_CONFIG], encoder("config.json")),
+    "encoder-tokenizer": Target([_TOKENIZER], encoder("tokenizer.json")),
+    "encoder-weights": Target([_weights()], encoder("model.safetensors")),
     "labelled-images": Target([b"image,x,y\na.png,1,0\na,0,1\n"], labelled_images),
     "tsv": Target(
         [b"size\tkind\tl\n1\tx\t0\n2\ty\t1\n"], labelled("a.tsv", "l", ("size", "kind=x", "kind=y"))
@@ -485,6 +555,10 @@ HTTP = {
             b"GET /metrics\nauthorization: Bearer secret\n\n",
         ],
         Http(lambda: model_of(Task(Features(("size", "kind=x", "kind=y")), Labels(("fun", "sad"))))),
+    ),
+    "http-text": Target(
+        [asking("so good", {"text": "bad"}), asking("", "\ud800 😀 " * 9, {"text": None, "more": 3})],
+        Http(lambda: model_of(Task(TEXTS, Labels(("fun", "sad"))))),
     ),
     "http-tags": Target(
         [

@@ -139,17 +139,24 @@ class Encoder:
             tokenizer = Tokenizer.from_str(self.tokenizer)
             tokenizer.no_padding()
             tokenizer.enable_truncation(self.pieces)
+            last = max(tokenizer.get_vocab().values(), default=0)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # it is written in Rust, whose panics are no `Exception`
             raise DataError(f"{TOKENIZER} is damaged ({_reason(error)})") from None
-        if tokenizer.get_vocab_size() > int(self.config.get("vocab_size", _LARGEST)):
-            raise DataError(f"{TOKENIZER} has more pieces than the transformer")
+        if last >= int(self.config.get("vocab_size", _LARGEST)):
+            raise DataError(f"{TOKENIZER} has a piece {last}, which the transformer does not know")
         return tokenizer
 
     def tokenised(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the numbers of each text's word pieces; a text without any has the padding piece."""
-        encoded = self._tokenizer.encode_batch(list(texts))
+        tokenizer = self._tokenizer
+        try:
+            encoded = tokenizer.encode_batch(list(texts))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # such as a panic; it takes any text, so this is about the tokenizer
+            raise DataError(f"{TOKENIZER} is damaged ({_reason(error)})") from None
         return [list(one.ids) or [self.padding] for one in encoded]
 
     @property
