@@ -281,9 +281,9 @@ class Encoder:
             for name, array in arrays.items()
             if name.startswith("encoder/")
         }
-        parts: Any = [about[name] for name in ("config", "tokenizer", "pieces", "pooling", "train", "energy")]
+        names = ("config", "tokenizer", "pieces", "pooling", "train", "energy")
         source = (lambda: given) if about["train"] == "none" else None
-        encoder = cls._checked(*parts, source=source)
+        encoder = cls._checked(**{name: about[name] for name in names}, source=source)
         if source is not None:
             with torch.device("meta"):
                 encoder._loaded(given)

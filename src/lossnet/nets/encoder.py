@@ -100,20 +100,20 @@ class TextEncoder(nn.Module):
 
     def remembered(self, pieces: Tensor) -> Tensor:
         """Return features of texts, held fixed: those of the last pass over the very same, if still valid."""
-        if self._last is None or self._last[0] is not pieces or self._last[1] != self._version:
+        if self._last is None or self._last[0] is not pieces or self._last[1] != self._stamp:
             self(pieces)
         assert self._last is not None
         return self._last[2]
 
     @property
-    def _version(self) -> tuple[int, bool]:
+    def _stamp(self) -> tuple[int, bool]:
         """What every change of a weight, or of dropout, changes."""
         return sum(parameter._version for parameter in self.parameters()), self.training
 
     def forward(self, pieces: Tensor) -> Tensor:
         features = self._all(pieces)
-        if not torch.is_grad_enabled() and not torch.jit.is_tracing():
-            self._last = (pieces, self._version, features)
+        if not torch.is_grad_enabled():
+            self._last = (pieces, self._stamp, features)
         return features
 
     def _all(self, pieces: Tensor) -> Tensor:
