@@ -10,11 +10,11 @@ import torch
 
 import lossnet
 from lossnet.build import build
-from lossnet.data import DataError, FeatureTable, LabelTable, TextTable
+from lossnet.data import DataError, FeatureTable, LabelTable, Sentences, TextTable
 from lossnet.data.examples import Examples
-from lossnet.data.texts import padded
+from lossnet.data.pieces import padded
 from lossnet.export import export
-from lossnet.inputs import Fitting, Text
+from lossnet.inputs import Fitting, Text, Words
 from lossnet.inputs.encoders import Encoder
 from lossnet.loading import Loaded
 from lossnet.methods import CrossEntropy
@@ -240,6 +240,37 @@ def test_an_energy_shares_the_encoder(folder, tmp_path):
 
 def data_of(rows):
     return examples().take(rows)
+
+
+def test_tokens_are_read_by_their_first_pieces(folder, tmp_path):
+    kind = Words.fit([Sentences((("good",),))], Fitting(encoder=folder, train_encoder="all"))
+    encoder = kind.encoder
+    assert encoder.by_token([("a", "very-good", "film")]) == ([[2, 9, 12, 1, 4, 6, 3]], [[1, 2, 5]])
+    assert encoder.by_token([("good",) * 100])[1] == [[*range(1, 62 - 1), *[0] * 40]]
+    prepared = kind.prepare(Sentences((("a", "very-good", "film"), ("bad",))))
+    network = kind.network(lossnet.Settings(task_dropout=0.0), "position").eval()
+    tokens = network(prepared.batch(torch.arange(2)))
+    hidden = network.encoder.states(torch.tensor([[2, 9, 12, 1, 4, 6, 3]]))
+    torch.testing.assert_close(tokens.states[0], hidden[0, [1, 2, 5]])
+    assert tokens.mask.tolist() == [[True] * 3, [True, False, False]]
+    assert not tokens.states[1, 1:].any()
+    again = prepared.take(np.array([1])).join([prepared])
+    assert again.firsts == [[1], [1, 2, 5], [1]]
+
+
+@pytest.mark.parametrize("method", ["crf", "seal"])
+def test_tags_are_learned_from_word_pieces(folder, tmp_path, method):
+    sentences = [text.split() for text in TEXTS]
+    tags = [["ADJ" if word in ("good", "bad") else "X" for word in words] for words in sentences]
+    tagger = lossnet.SequenceTagger(
+        method=method, encoder=folder, train_encoder="all", epochs=6, learning_rate=1e-2, random_state=0
+    )
+    assert tagger.fit(sentences, tags, X_val=sentences, y_val=tags).score(sentences, tags) > 0.9
+    tagger.model_.save(tmp_path / "model")
+    model = lossnet.load(tmp_path / "model")
+    assert model.named([["a", "good", "book"]]) == [[("a", "X"), ("good", "ADJ"), ("book", "X")]]
+    with pytest.raises(ValueError, match=r"cannot be exported|by a search"):
+        export(model, tmp_path / "model.onnx")
 
 
 def test_implicit_training_differentiates_twice(folder):

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lossnet.data.errors import DataError
-from lossnet.data.examples import Rows, Source, row_numbers
 from lossnet.data.tables import FeatureTable, joined
 
 #: the column of texts that have no name
@@ -72,47 +69,6 @@ class TextTable(FeatureTable):
         for name, cells in self.texts.items():
             yield name
             yield joined(cells)
-
-
-class Pieces(Source):
-    """Texts as the numbers of their word pieces and, beside them, a table of numbers.
-
-    A batch is a tensor ``(b, longest)``, -1 on padding, or where there are numbers a mapping of such
-    ``pieces`` and ``beside``, ``(b, numbers)``.
-
-    >>> Pieces([[7, 8], [9]], FeatureTable(np.empty((2, 0)))).batch(np.array([0, 1]))
-    tensor([[ 7,  8],
-            [ 9, -1]])
-    """
-
-    def __init__(self, pieces: Sequence[Any], numbers: FeatureTable) -> None:
-        self.rows = [np.asarray(row, dtype=np.int64) for row in pieces]
-        self.numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: NDArray[np.int64]) -> Pieces:
-        return Pieces([self.rows[row] for row in rows], self.numbers.take(rows))
-
-    def join(self, others: Sequence[Pieces]) -> Pieces:
-        rows = [row for table in (self, *others) for row in table.rows]
-        return Pieces(rows, self.numbers.join([other.numbers for other in others]))
-
-    def batch(self, indices: Rows) -> Tensor | dict[str, Tensor]:
-        numbers = row_numbers(indices, len(self))
-        pieces = padded([self.rows[row] for row in numbers])
-        return {"pieces": pieces, "beside": self.numbers.batch(numbers)} if self.numbers.width else pieces
-
-    @property
-    def lengths(self) -> Tensor:
-        return torch.tensor([len(row) for row in self.rows])
-
-
-def padded(rows: Sequence[Sequence[int] | NDArray[np.int64]]) -> Tensor:
-    """Return word pieces as one tensor ``(n, longest)``, -1 on padding."""
-    tensors = [torch.as_tensor(row, dtype=torch.int64) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-1)
 
 
 def _checked(name: object, cells: Iterable[Any]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 `Features`   feature vectors      features of whole instances
 `Text`       texts                features of whole texts
 `Words`      sentences            features of tokens, or of sentences
+`WordPieces` sentences            the same, by a pretrained encoder
 `Images`     images               features of pixels, or of images
 ===========  ===================  ======================================
 
@@ -24,6 +25,7 @@ from lossnet.inputs.base import (
 )
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
+from lossnet.inputs.pieces import WordPieces
 from lossnet.inputs.text import Text
 from lossnet.inputs.words import Words
 
@@ -42,5 +44,6 @@ __all__ = [
     "State",
     "Text",
     "TooLarge",
+    "WordPieces",
     "Words",
 ]

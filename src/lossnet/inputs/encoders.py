@@ -24,9 +24,9 @@ from torch import Tensor
 
 from lossnet.data import DataError
 from lossnet.data.errors import AnyPath
+from lossnet.data.pieces import padded
 from lossnet.data.readers.text import shortened
 from lossnet.data.stored import stored_number
-from lossnet.data.texts import padded
 from lossnet.files import write_bytes
 from lossnet.nets import Sharing, TextEncoder, Training
 from lossnet.training.progress import counted_bar
@@ -43,6 +43,8 @@ _FETCHED = (CONFIG, TOKENIZER, "*.safetensors", INDEX, "sentence_bert_config.jso
 _LARGEST, _MOST_LAYERS = 1 << 20, 200
 #: word pieces of a text that are read unless the encoder says so
 _PIECES = 256
+#: what the names of weights in a model folder begin with
+_KEPT = "encoder/"
 #: texts whose features are kept in one file, and that are encoded at a time
 _SHARD, _AT_ONCE = 2048, 32
 
@@ -150,14 +152,32 @@ class Encoder:
 
     def tokenised(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the numbers of each text's word pieces; a text without any has the padding piece."""
+        encoded = self._encode(texts)
+        return [list(one.ids) or [self.padding] for one in encoded]
+
+    def by_token(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the word pieces of each sentence, and the place of each token's first one among them.
+
+        A token that is cut off, or has no pieces, has the place 0.
+        """
+        numbers, firsts = [], []
+        for one, tokens in zip(self._encode(sentences, True), sentences, strict=True):
+            places = [0] * len(tokens)
+            for place, word in reversed(list(enumerate(one.word_ids))):
+                if word is not None:
+                    places[word] = place
+            numbers.append(list(one.ids) or [self.padding])
+            firsts.append(places)
+        return numbers, firsts
+
+    def _encode(self, texts: Sequence[Any], in_tokens: bool = False) -> list[Any]:
         tokenizer = self._tokenizer
         try:
-            encoded = tokenizer.encode_batch(list(texts))
+            return list(tokenizer.encode_batch(list(texts), is_pretokenized=in_tokens))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # such as a panic; it takes any text, so this is about the tokenizer
             raise DataError(f"{TOKENIZER} is damaged ({_reason(error)})") from None
-        return [list(one.ids) or [self.padding] for one in encoded]
 
     @property
     def padding(self) -> int:
@@ -257,36 +277,32 @@ class Encoder:
 
     # ------------------------------------------------------------------ model folders
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return JSON and arrays for a model folder; trained weights are kept with the networks."""
-        content = {
-            "config": dict(self.config),
-            "tokenizer": self.tokenizer,
-            "pieces": self.pieces,
-            "pooling": self.pooling,
-            "train": self.train,
-            "energy": self.energy,
-        }
-        kept = self.weights if self.train == "none" else {}
-        return {"encoder": content}, {f"encoder/{name}": one.numpy() for name, one in kept.items()}
+    def state(self) -> dict[str, Any]:
+        """Return JSON for a model folder; weights are kept with the networks, or are in `arrays`."""
+        names = ("config", "tokenizer", "pieces", "pooling", "train", "energy")
+        return {"encoder": {name: getattr(self, name) for name in names}}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the weights for a model folder, for encoders that are no part of its networks."""
+        return {f"{_KEPT}{name}": one.numpy() for name, one in self.weights.items()}
 
     @classmethod
-    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Encoder:
-        """Return the encoder that `state` described; a DataError says what is wrong with it."""
+    def from_state(
+        cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
+    ) -> Encoder:
+        """Return the encoder that `state` and, if given, `arrays` described; a DataError is about those."""
         about = content["encoder"]
         if not isinstance(about, dict):
             raise DataError("encoder must be an object")
-        given = {
-            name.removeprefix("encoder/"): torch.from_numpy(array)
-            for name, array in arrays.items()
-            if name.startswith("encoder/")
-        }
         names = ("config", "tokenizer", "pieces", "pooling", "train", "energy")
-        source = (lambda: given) if about["train"] == "none" else None
-        encoder = cls._checked(**{name: about[name] for name in names}, source=source)
-        if source is not None:
-            with torch.device("meta"):
-                encoder._loaded(given)
+        given = {name: about[name] for name in names}
+        if arrays is None:
+            return cls._checked(**given, source=None)
+        parts = {name.removeprefix(_KEPT): one for name, one in arrays.items() if name.startswith(_KEPT)}
+        weights = {name: torch.from_numpy(one) for name, one in parts.items()}
+        encoder = cls._checked(**given, source=lambda: weights)
+        with torch.device("meta"):
+            encoder._loaded(weights)
         return encoder
 
 

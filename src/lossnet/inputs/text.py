@@ -15,11 +15,11 @@ from scipy import sparse
 from torch import nn
 
 from lossnet.data import DataError, Examples, FeatureTable, Source, TextTable, stream_inputs
+from lossnet.data.pieces import Pieces
 from lossnet.data.readers import ROWS, frame_columns, named_rows
 from lossnet.data.readers.text import Unknown, chunks, shortened, stream_lines
 from lossnet.data.sentence_files import is_table
 from lossnet.data.stored import stored_strings
-from lossnet.data.texts import Pieces
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
 from lossnet.inputs.encoders import Encoder
 from lossnet.inputs.features import Features
@@ -186,7 +186,10 @@ class Text(Input[TextTable, TextRow]):
         return self._features.marked_network(settings, level, marks, outputs)
 
     def state(self) -> State:
-        content, arrays = self.vectors.state()
+        if isinstance(self.vectors, TfIdf):
+            content, arrays = self.vectors.state()
+        else:
+            content, arrays = self.vectors.state(), {} if self._trained else self.vectors.arrays()
         beside, others = self.beside.state()
         named = {f"{_BESIDE}{name}": array for name, array in others.items()}
         return {"columns": list(self.columns), "beside": beside, **content}, arrays | named
@@ -198,8 +201,10 @@ class Text(Input[TextTable, TextRow]):
         beside = (
             Features.from_state(content["beside"], others) if content["beside"]["features"] else Features(())
         )
-        kept: Any = Encoder if "encoder" in content else TfIdf
-        return cls(columns, kept.from_state(content, arrays), beside)
+        if "encoder" not in content:
+            return cls(columns, TfIdf.from_state(content, arrays), beside)
+        frozen = isinstance(content["encoder"], dict) and content["encoder"]["train"] == "none"
+        return cls(columns, Encoder.from_state(content, arrays if frozen else None), beside)
 
     # ------------------------------------------------------------------ files
 

@@ -1,6 +1,6 @@
 """Networks that read inputs."""
 
-from lossnet.nets.encoder import Borrowed, EncodedMLP, Sharing, TextEncoder, Training, lend
+from lossnet.nets.encoder import Borrowed, EncodedMLP, EncodedTokens, Sharing, TextEncoder, Training, lend
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -20,6 +20,7 @@ __all__ = [
     "Borrowed",
     "CharacterCNN",
     "EncodedMLP",
+    "EncodedTokens",
     "InputLayer",
     "Marked",
     "MarkedImages",

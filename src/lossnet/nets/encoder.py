@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
-from lossnet.nets.layers import MLP
+from lossnet.nets.layers import MLP, Dropout
+from lossnet.nets.recurrent import Tokens
 
 #: which weights are trained: none, those of the top layers, LoRA adapters, or all
 Training = Literal["none", "top", "lora", "all"]
@@ -205,6 +206,30 @@ class EncodedMLP(nn.Module):
     def _read(self, x: Any) -> Tensor:
         features: Tensor = self.encoder(x if isinstance(x, Tensor) else x["pieces"])
         return features if isinstance(x, Tensor) else torch.cat([features, x["beside"]], 1)
+
+
+class EncodedTokens(nn.Module):
+    """A transformer's states of tokens, each one's first word piece: sentences give `Tokens`.
+
+    Inputs are a mapping of ``pieces`` ``(batch, most pieces)`` and ``first`` ``(batch, most tokens)``, the
+    place of each token's first piece; both are -1 on padding.
+    """
+
+    def __init__(self, encoder: TextEncoder, dropout: float = 0) -> None:
+        super().__init__()
+        self.encoder, self.dropout, self.width = encoder, Dropout(dropout), encoder.width
+
+    @property
+    def words(self) -> TextEncoder:
+        """What gives the vectors that language models of tags read: the transformer too."""
+        return self.encoder
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tokens:
+        first = x["first"]
+        real = first >= 0
+        places = first.clamp(min=0).unsqueeze(2).expand(-1, -1, self.width)
+        states = self.dropout(self.encoder.states(x["pieces"]).gather(1, places)) * real.unsqueeze(2)
+        return Tokens(states, states, real)
 
 
 def _transformer(config: Mapping[str, Any]) -> Any:
