@@ -63,12 +63,14 @@ class PieceSentences(Sentences):
 
     def take(self, rows: NDArray[np.int64]) -> PieceSentences:
         numbers, firsts = ([column[row] for row in rows] for column in (self.numbers, self.firsts))
-        return replace(super().take(rows), numbers=numbers, firsts=firsts)  # type: ignore[return-value]
+        taken: Any = super().take(rows)
+        return replace(taken, numbers=numbers, firsts=firsts)  # type: ignore[no-any-return]
 
     def join(self, others: Sequence[Any]) -> PieceSentences:
         numbers = [row for part in (self, *others) for row in part.numbers]
         firsts = [row for part in (self, *others) for row in part.firsts]
-        return replace(super().join(others), numbers=numbers, firsts=firsts)  # type: ignore[return-value]
+        joint: Any = super().join(others)
+        return replace(joint, numbers=numbers, firsts=firsts)  # type: ignore[no-any-return]
 
     def batch(self, indices: Rows) -> Any:
         rows = row_numbers(indices, len(self))
