@@ -1,14 +1,15 @@
 """Kinds of input: how raw inputs are read, prepared, batched and encoded.
 
-===========  ===================  ======================================
-`Features`   feature vectors      features of whole instances
-`Text`       texts                features of whole texts
-`Words`      sentences            features of tokens, or of sentences
-`WordPieces` sentences            the same, by a pretrained encoder
-`Images`     images               features of pixels, or of images
-===========  ===================  ======================================
+============  ===================  ======================================
+`Features`    feature vectors      features of whole instances
+`Text`        texts                features of whole texts
+`Words`       sentences            features of tokens, or of sentences
+`WordPieces`  sentences            the same, by a pretrained encoder
+`Images`      images               features of pixels, or of images
+============  ===================  ======================================
 
-A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
+A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.  Kinds are asked whether raw
+inputs are theirs in the order in which they are imported here: strings are texts before they are sentences.
 """
 
 from lossnet.inputs.base import (
@@ -25,8 +26,8 @@ from lossnet.inputs.base import (
 )
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
-from lossnet.inputs.pieces import WordPieces
 from lossnet.inputs.text import Text
+from lossnet.inputs.word_pieces import WordPieces
 from lossnet.inputs.words import Words
 
 __all__ = [

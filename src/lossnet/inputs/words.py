@@ -101,7 +101,7 @@ class Words(Input[Sentences, Sentences]):
     @classmethod
     def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Words:
         if fitting.encoder is not None:
-            from lossnet.inputs.pieces import WordPieces  # a kind of these
+            from lossnet.inputs.word_pieces import WordPieces  # a kind of these
 
             ways = fitting.train_encoder, fitting.energy_encoder
             return WordPieces.reading(Encoder.find(fitting.encoder, *ways), parts[0].column)
