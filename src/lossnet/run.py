@@ -541,7 +541,10 @@ def parts_of(run: Run) -> dict[str, str | None]:
         name: None if part is None else str(getattr(part, "__qualname__", type(part).__qualname__))
         for name, part in parts.items()
     }
-    return names | {"rules": ", ".join(map(str, run.own.rules)) or None}
+    names["rules"] = ", ".join(map(str, run.own.rules)) or None
+    if run.encoder is not None:
+        names["encoder"] = f"{run.encoder}, {run.train_encoder}, {run.energy_encoder}"
+    return names
 
 
 def columns_of(data: Loaded) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ class TextEncoder(nn.Module):
 
     Inputs are numbers of word pieces ``(batch, length)``, -1 on padding.  More than 32 texts go through the
     transformer in turn and, in training, once more for the gradient, so that memory does not grow with the
-    batch.  On a GPU, matrices are multiplied in bfloat16.
+    batch.  In training on a GPU, matrices are multiplied in bfloat16.
 
     Args:
         config: of the transformer, as its ``config.json`` has it; code that it names is never run.
@@ -243,10 +243,11 @@ def _transformer(config: Mapping[str, Any]) -> Any:
         ) from None
     known = {name: value for name, value in config.items() if name != "model_type"}
     shape = AutoConfig.for_model(config["model_type"], **known)
+    models: Any = AutoModel
     meta = torch.get_default_device().type == "meta"
     # Weights come later, so none are drawn; buffers such as positions come from nowhere else.
     with torch.device("cpu"), init_empty_weights(include_buffers=False) if meta else nullcontext():
-        network = AutoModel.from_config(shape, trust_remote_code=False)  # type: ignore[no-untyped-call]
+        network = models.from_config(shape, trust_remote_code=False)
     if hasattr(network, "pooler"):
         network.pooler = None  # which would be weights that nothing reads
     return network
@@ -258,4 +259,5 @@ def _trimmed(pieces: Tensor) -> Tensor:
 
 
 def _precision(x: Tensor) -> AbstractContextManager[None]:
-    return torch.autocast("cuda", torch.bfloat16) if x.is_cuda else nullcontext()
+    """Multiply in bfloat16 in training on a GPU; what is cached or predicted is the same everywhere."""
+    return torch.autocast("cuda", torch.bfloat16) if x.is_cuda and torch.is_grad_enabled() else nullcontext()
