@@ -17,6 +17,7 @@ from lossnet.export import export
 from lossnet.inputs import Fitting, Text, Words
 from lossnet.inputs.encoders import Encoder
 from lossnet.loading import Loaded
+from lossnet.losses import TaskLoss
 from lossnet.methods import CrossEntropy
 from lossnet.model import Model, load_energy
 from lossnet.nets import TextEncoder
@@ -222,7 +223,22 @@ def test_an_energy_shares_the_encoder(folder, tmp_path):
             assert not own & set(encoder.parameters())
             gradients = torch.autograd.grad(update.loss, list(own), allow_unused=True)
             assert any(one is not None and one.abs().sum() > 0 for one in gradients)
-    assert passes == [False, True]  # one for the prediction and the energy, one for the task net's step
+    assert passes == [True]  # one for the prediction, the energy and the task net's step
+    passes.clear()
+    method.task_loss = TaskLoss(energy_weight=0.0)
+    weights = [one for one in method.task_net.parameters() if one.requires_grad]
+    batch = data.train.batch(torch.arange(8))
+    for module in method.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    (*_, last) = method.updates(batch)
+    ours = torch.autograd.grad(last.loss, weights, allow_unused=True)
+    prediction = method.prediction(batch)  # a pass of its own, since that gradient is used
+    wanted = torch.autograd.grad(method.task_loss(prediction, batch.y), weights, allow_unused=True)
+    assert passes == [True, True]
+    for one, other in zip(ours, wanted, strict=True):
+        if other is not None:
+            torch.testing.assert_close(one, other)
     x = data.train.batch(torch.arange(8)).x
     with torch.no_grad():
         first = method.energy.encoder(x)

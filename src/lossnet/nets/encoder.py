@@ -58,6 +58,8 @@ class TextEncoder(nn.Module):
         for place, parameter in self._by_layer():
             parameter.requires_grad_(train == "all" or (train == "top" and place < _TOP_LAYERS))
         self._train = train
+        self.is_lent = False
+        #: the texts read last, the weights of then, and their features, with a gradient that nobody has used
         self._last: tuple[Tensor, tuple[int, bool], Tensor] | None = None
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -99,12 +101,19 @@ class TextEncoder(nn.Module):
             share = _ADAPTERS if self._train == "lora" else _LAST_LAYER * _LAYER_BELOW**place
             yield parameter, share
 
+    def train(self, mode: bool = True) -> TextEncoder:
+        self._last = None  # of another dropout, and a graph cannot be copied
+        return super().train(mode)
+
     def remembered(self, pieces: Tensor) -> Tensor:
         """Return features of texts, held fixed: those of the last pass over the very same, if still valid."""
-        if self._last is None or self._last[0] is not pieces or self._last[1] != self._stamp:
+        if not self._holds(pieces):
             self(pieces)
         assert self._last is not None
-        return self._last[2]
+        return self._last[2].detach()
+
+    def _holds(self, pieces: Tensor) -> bool:
+        return self._last is not None and self._last[0] is pieces and self._last[1] == self._stamp
 
     @property
     def _stamp(self) -> tuple[int, bool]:
@@ -112,10 +121,18 @@ class TextEncoder(nn.Module):
         return sum(parameter._version for parameter in self.parameters()), self.training
 
     def forward(self, pieces: Tensor) -> Tensor:
-        features = self._all(pieces)
+        if not self.is_lent:
+            return self._all(pieces)
         if not torch.is_grad_enabled():
-            self._last = (pieces, self._stamp, features)
-        return features
+            # The task step will want the gradient of this very pass: it follows the energy's.
+            with torch.set_grad_enabled(self.training):
+                self._last = pieces, self._stamp, self._all(pieces)
+            return self._last[2].detach()
+        if self._last is not None and self._holds(pieces) and self._last[2].requires_grad:
+            features = self._last[2]
+            self._last = pieces, self._stamp, features.detach()
+            return features
+        return self._all(pieces)
 
     def _all(self, pieces: Tensor) -> Tensor:
         if len(pieces) <= _AT_ONCE:
@@ -154,8 +171,9 @@ class TextEncoder(nn.Module):
 class Borrowed(nn.Module):
     """The features that another network's `TextEncoder` has of texts, held fixed.
 
-    Where that network has just read the same texts with the same weights and without a gradient, as SEAL's
-    task net has before a step of the energy, they are its features of then: reading them costs nothing.
+    Where that network has just read the same texts with the same weights, as SEAL's task net has before a
+    step of the energy, they are its features of then: reading them costs nothing.  The task step that follows
+    descends the gradient of the same pass, with the same dropout: a step reads texts once.
     """
 
     def __init__(self, width: int) -> None:
@@ -178,6 +196,7 @@ def lend(lender: nn.Module | None, borrower: nn.Module | None) -> None:
         raise ValueError(f"{what}; give it its own: energy_encoder='own' (--energy-encoder own)")
     for one in places:
         one._lender[:] = encoders[:1]
+        encoders[0].is_lent = True
 
 
 class EncodedMLP(nn.Module):
