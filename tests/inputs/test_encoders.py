@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import lossnet
+from benchmarks import encoders
 from lossnet.build import build
 from lossnet.data import DataError, FeatureTable, LabelTable, Sentences, TextTable
 from lossnet.data.examples import Examples
@@ -393,3 +394,11 @@ def test_what_is_missing_is_said(folder):
         with pytest.raises((DataError, TypeError)):
             Text.from_state({**content, "encoder": {**content["encoder"], **changed}}, arrays)
     assert isinstance(Text.from_state(json.loads(json.dumps(content)), arrays).vectors.network(), TextEncoder)
+
+
+def test_the_benchmark_measures_steps_and_the_cache(folder, tmp_path):
+    encoders.run(tmp_path, str(folder), batch=4, words=5, repeats=1)
+    content = json.loads((tmp_path / "encoders.json").read_text())
+    assert list(content["steps"]) == ["all", "top", "lora"]
+    assert all(list(seconds) == list(encoders.WAYS) for seconds in content["steps"].values())
+    assert content["cache"]["texts"] == 256
