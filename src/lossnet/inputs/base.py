@@ -158,6 +158,10 @@ class Input(Kind, Generic[SourceT, Item]):
         """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
         return source
 
+    def prepare_data(self, source: SourceT) -> Source:
+        """Return inputs of a data set as `prepare` does; what takes long to compute may be kept on disk."""
+        return self.prepare(source)
+
     @classmethod
     def collect(cls, x: Any) -> SourceT:
         """Return raw inputs, as a user has them, in memory: what `fit` and `prepare` take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -49,12 +49,12 @@ class Text(Input[TextTable, TextRow]):
     ``vectors``                         what networks see
     ==================================  ================================================================
     `TfIdf`                             a sparse column for each term
-    `Encoder` that is not trained       its features, computed once and, in training, cached on disk
+    `Encoder` that is not trained       its features; those of data sets are cached on disk
     `Encoder` that is                   word pieces: the encoder is a part of the networks
     ==================================  ================================================================
 
     Texts of several columns are joined by line breaks.  Where strings are given alone, other columns count as
-    missing.  ``caching`` and ``progress`` are of training; a model folder has neither.
+    missing.  ``progress`` shows a bar while a data set is encoded; it is no part of a model folder.
 
     >>> texts = Text.fit([TextTable(["a good film", "a bad film", "a good book"])], Fitting())
     >>> texts.prepare(texts.read(["good, not bad"])).names
@@ -71,7 +71,6 @@ class Text(Input[TextTable, TextRow]):
     columns: tuple[str, ...]
     vectors: TfIdf | Encoder
     beside: Features = field(default_factory=lambda: Features(()))
-    caching: bool = False
     progress: bool = False
 
     @classmethod
@@ -81,18 +80,24 @@ class Text(Input[TextTable, TextRow]):
         if fitting.encoder is None:
             return cls(parts[0].columns, TfIdf.fit(parts[0].joined()), beside)
         encoder = Encoder.find(fitting.encoder, fitting.train_encoder, fitting.energy_encoder)
-        return cls(parts[0].columns, encoder, beside, caching=True, progress=fitting.progress)
+        return cls(parts[0].columns, encoder, beside, progress=fitting.progress)
 
     def prepare(self, source: TextTable) -> Source:
+        return self._prepared(source, lambda encoder, texts: encoder.computed(texts))
+
+    def prepare_data(self, source: TextTable) -> Source:
+        return self._prepared(source, lambda encoder, texts: encoder.features(texts, self.progress))
+
+    def _prepared(
+        self, source: TextTable, encoded: Callable[[Encoder, list[str]], NDArray[np.float32]]
+    ) -> Source:
         texts, numbers = source.joined(), self.beside.prepare(source.numbers())
+        if self._trained is not None:
+            return Pieces(self._trained.tokenised(texts), numbers)
         if isinstance(self.vectors, TfIdf):
             matrix = sparse.hstack([numbers.matrix, self.vectors.features(texts)], format="csr")
-        elif self._trained is not None:
-            return Pieces(self._trained.tokenised(texts), numbers)
-        elif self.caching:
-            matrix = np.hstack([numbers.matrix, self.vectors.features(texts, self.progress)])
-        else:  # what a model is asked is nobody else's business
-            matrix = np.hstack([numbers.matrix, self.vectors.computed(texts)])
+        else:
+            matrix = np.hstack([numbers.matrix, encoded(self.vectors, texts)])
         return FeatureTable(matrix, self._features.names)
 
     @cached_property
