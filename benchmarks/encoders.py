@@ -51,7 +51,7 @@ def run(output: Path, encoder: str = ENCODER, batch: int = 16, words: int = 60, 
         content: dict[str, Any] = {
             "encoder": encoder, "batch": batch, "words": words, "torch": torch.__version__,
             "steps": {how: steps(encoder, how, batch, words, repeats) for how in ("all", "top", "lora")},
-            "cache": cache(encoder, 256, words),
+            "cache": cache(encoder, 1024, words),
         }  # fmt: skip
     finally:
         torch.set_num_threads(threads)

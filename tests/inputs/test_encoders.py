@@ -200,6 +200,14 @@ def test_a_large_batch_has_the_gradient_of_a_whole_one(folder):
             torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-10)
 
 
+def test_states_of_a_large_batch_are_those_of_its_parts(folder):
+    encoder = Encoder.find(folder, "all").network().double().eval()
+    pieces = padded(Encoder.find(folder).tokenised((TEXTS * 2)[:45]))
+    torch.testing.assert_close(encoder.states(pieces), encoder._states(pieces))
+    with torch.no_grad():
+        torch.testing.assert_close(encoder.states(pieces)[40:], encoder._states(pieces[40:]))
+
+
 def test_padding_changes_nothing(folder):
     encoder = Encoder.find(folder, "all").network().eval()
     row = torch.tensor([[2, 5, 6, 3]])
@@ -401,4 +409,4 @@ def test_the_benchmark_measures_steps_and_the_cache(folder, tmp_path):
     content = json.loads((tmp_path / "encoders.json").read_text())
     assert list(content["steps"]) == ["all", "top", "lora"]
     assert all(list(seconds) == list(encoders.WAYS) for seconds in content["steps"].values())
-    assert content["cache"]["texts"] == 256
+    assert content["cache"]["texts"] == 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from lossnet.nets.layers import MLP, Dropout
 from lossnet.nets.recurrent import Tokens
 
-#: which weights are trained: none, those of the top layers, LoRA adapters, or all
+#: weights that are trained, of none, the top layers, LoRA adapters, or all
 Training = Literal["none", "top", "lora", "all"]
-#: whose encoder an energy reads: its own, or the task net's
+#: the encoder that an energy reads, its own or the task net's
 Sharing = Literal["own", "shared"]
 #: layers that ``top`` trains, and the rank of LoRA's matrices
 _TOP_LAYERS, _RANK = 2, 8
@@ -135,15 +135,22 @@ class TextEncoder(nn.Module):
         return self._all(pieces)
 
     def _all(self, pieces: Tensor) -> Tensor:
-        if len(pieces) <= _AT_ONCE:
-            return self._encoded(pieces)
-        parts = [_trimmed(part) for part in pieces.split(_AT_ONCE)]
-        if not torch.is_grad_enabled() or not any(one.requires_grad for one in self.parameters()):
-            return torch.cat([self._encoded(part) for part in parts])
-        return torch.cat([checkpoint(self._encoded, part, use_reentrant=False) for part in parts])
+        parts = [pieces] if len(pieces) <= _AT_ONCE else map(_trimmed, pieces.split(_AT_ONCE))
+        return self._in_turn(self._encoded, list(parts))
 
     def states(self, pieces: Tensor) -> Tensor:
         """Return the last hidden states, ``(batch, length, width)``."""
+        return self._in_turn(self._states, pieces.split(_AT_ONCE))
+
+    def _in_turn(self, read: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> Tensor:
+        """Return what is read of parts of a batch; of several, nothing is kept for the gradient."""
+        if len(parts) == 1:
+            return read(parts[0])
+        if not torch.is_grad_enabled() or not any(one.requires_grad for one in self.parameters()):
+            return torch.cat([read(part) for part in parts])
+        return torch.cat([checkpoint(read, part, use_reentrant=False) for part in parts])
+
+    def _states(self, pieces: Tensor) -> Tensor:
         real = pieces >= 0
         ids = torch.where(real, pieces, self.padding)
         with _precision(pieces):
@@ -151,7 +158,7 @@ class TextEncoder(nn.Module):
         return hidden.float() if hidden.dtype == torch.bfloat16 else hidden
 
     def _encoded(self, pieces: Tensor) -> Tensor:
-        hidden = self.states(pieces)
+        hidden = self._states(pieces)
         if self.pooling == "first":
             pooled = hidden[:, 0]
         else:
@@ -240,7 +247,7 @@ class EncodedTokens(nn.Module):
 
     @property
     def words(self) -> TextEncoder:
-        """What gives the vectors that language models of tags read: the transformer too."""
+        """The network whose vectors language models of tags read, which is the transformer again."""
         return self.encoder
 
     def forward(self, x: Mapping[str, Tensor]) -> Tokens:
