@@ -216,6 +216,8 @@ ALONE = {
     "crf",
     "cross-entropy",
     "stack",
+    "laco",
+    "sgm",
     "pseudo-labels",
     "mean-teacher",
     "rules",

@@ -166,6 +166,13 @@ class Parts:
     def task_net(self) -> nn.Module:
         return self.task.task_net(self.settings)
 
+    def encoder(self) -> nn.Module:
+        """Return a network from inputs to features of whole instances, as wide as ``encoder.width``."""
+        if self.task.own.task_net is not None:
+            what = f"method {self.spec.name} reads features, and a task net of your own gives logits"
+            raise ValueError(f"{what}; leave task_net= out")
+        return self.task.input.network(self.settings, "instance", "task")
+
     def start_net(self) -> nn.Module | None:
         """Return the network where inference starts, if it starts at one of its own."""
         return self.task_net() if self.settings.inference_start == "task-net" else None
