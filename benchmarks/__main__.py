@@ -35,6 +35,7 @@ from benchmarks import (
     streaming,
     structure,
     tagging_speed,
+    text,
     trajectories,
 )
 from lossnet.cli import exit_status
@@ -55,6 +56,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "scenes": partial(segmentation.run, "digits-scenes"),
     "segmentation": partial(segmentation.run, "horses"),
     "structure": structure.run,
+    "text": text.run,
     "trajectories": trajectories.run,
 }
 
