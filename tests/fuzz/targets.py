@@ -50,9 +50,15 @@ from lossnet.data import (
 )
 from lossnet.data.citations import read_citations
 from lossnet.data.readers import read_facts
+from lossnet.data.readers.blurbs import read_blurbs
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
+from lossnet.data.readers.documents import read_arxiv
+from lossnet.data.readers.goemotions import read_goemotions
+from lossnet.data.readers.lyrl import read_lyrl
+from lossnet.data.readers.nitf import read_nitf
+from lossnet.data.readers.parallel import read_parallel
 from lossnet.data.sentence_files import stream_labelled_texts
 from lossnet.decoding import Decision
 from lossnet.energies import at_most, sums_to
@@ -357,6 +363,78 @@ READERS = {
 }
 
 
+def collection(reads, *files, place=0):
+    """Takes content for one file of a collection, beside others that are as they should be."""
+
+    def take(content):
+        paths = []
+        for number, own in enumerate(files):
+            path = FOLDER / f"collection-{number}"
+            path.write_bytes(content if number == place else own)
+            paths.append(path)
+        with contextlib.suppress(DataError):
+            reads(paths)
+
+    return take
+
+
+def article(content):
+    """An article, and a list that names articles."""
+    lists = [FOLDER / f"list-{part}.json" for part in ("train", "val", "test")]
+    (FOLDER / "1.xml").write_bytes(content)
+    for path in lists:
+        path.write_bytes(b"1.xml\n")
+    with contextlib.suppress(DataError):
+        read_nitf(lists)
+    lists[0].write_bytes(content)
+    with contextlib.suppress(DataError):
+        read_nitf(lists)
+
+
+def papers():
+    import pyarrow
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    columns = {
+        "title": ["A", None, "C"],
+        "abstract": ["we", "they", None],
+        "split": ["train", "valid", "test"],
+    }
+    parquet.write_table(pyarrow.table(columns | {"categories": [["x"], ["x", "y"], ["y"]]}), stream)
+    return stream.getvalue()
+
+
+_TOKENS, _JUDGED = b".I 1\n.W\nrecov excit\n\n.I 2\n.W\noil\n", b"E11 1 1\nECAT 2 1\nE11 3 1\n"
+_BLURB = b"""<book lang="en">
+<title>Salt &amp; Sand</title>
+<body>She leaves & stays.</body>
+<topics><d0>Fiction</d0><d1>Mystery</d1></topics>
+</book>
+"""
+_NITF = b"""<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE nitf SYSTEM "http://www.nitf.org/nitf.dtd">
+<nitf><head><classifier type="taxonomic_classifier">Top/News/World</classifier></head>
+<body><hl1>Rain</hl1><block class="full_text"><p>It rained.</p></block></body></nitf>
+"""
+_COMMENTS = b"So good!\t0,2\ted1\nmeh\t1\ted2\n"
+
+#: collections of texts
+COLLECTIONS = {
+    "parallel": Target([b"a text\nanother\n"], collection(read_parallel, b"", *[b"a\nb\n"] * 5)),
+    "parallel-labels": Target([b"x y\nz\n"], collection(read_parallel, *[b"a\nb\n"] * 6, place=3)),
+    "lyrl": Target([_TOKENS], collection(read_lyrl, b"", b".I 3\n.W\noil\n", _JUDGED)),
+    "lyrl-topics": Target([_JUDGED], collection(read_lyrl, _TOKENS, b".I 3\n.W\noil\n", b"", place=2)),
+    "blurbs": Target([_BLURB, _BLURB * 2], collection(read_blurbs, b"", _BLURB, _BLURB)),
+    "articles": Target([_NITF, b"1.xml\n\n"], article),
+    "comments": Target(
+        [_COMMENTS], collection(read_goemotions, b"", _COMMENTS, _COMMENTS, b"joy\nlove\nfear\n")
+    ),
+    "emotions": Target([b"joy\nlove\nfear\n"], collection(read_goemotions, *[_COMMENTS] * 3, b"", place=3)),
+    "papers": Target([papers()], collection(read_arxiv, b"")),
+}
+
+
 # ---------------------------------------------------------------- configuration
 
 
@@ -614,4 +692,4 @@ KNOWN = {
     ),
 }
 
-TARGETS = {**READERS, **CONFIGURATION, **HTTP, **KNOWN}
+TARGETS = {**READERS, **COLLECTIONS, **CONFIGURATION, **HTTP, **KNOWN}

@@ -19,7 +19,7 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, Facts, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.parts import holds_table, part_files, part_folders, read_like, split_beside
-from lossnet.data.readers import read, read_facts
+from lossnet.data.readers import blurbs, documents, goemotions, lyrl, nitf, parallel, read, read_facts
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
@@ -80,7 +80,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    modules, named = (embedded, citations, citation_rules), ("make", "reader", "rules", "facts")
+    modules = (embedded, citations, citation_rules, documents, parallel, lyrl, blurbs, nitf, goemotions)
+    named = ("make", "reader", "rules", "facts")
     functions = {
         what: next(getattr(one, facts[what]) for one in modules if hasattr(one, facts[what]))
         for what in named

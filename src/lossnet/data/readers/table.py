@@ -270,6 +270,13 @@ def stream_cells(
         yield from zip(*(columns[name] for name in names), strict=True)
 
 
+def parquet_columns(path: str, names: Sequence[str]) -> Columns:
+    """Return whole columns of a Parquet file as they are: texts, numbers, or lists of texts."""
+    ((columns, _),) = _parquet_parts(path, None)
+    _check_names(path, names, columns)
+    return {name: columns[name] for name in names}
+
+
 def _check_names(path: AnyPath, names: Iterable[str], columns: Iterable[str]) -> None:
     columns = list(columns)
     for name in names:
