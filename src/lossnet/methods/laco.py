@@ -98,7 +98,7 @@ class LACO(TaskNetMethod):
             other = self.pair_losses(features, batch.y, *draw_pairs(batch.y))
         else:
             other = self.conditional_losses(features, batch.y, batch.y * (torch.rand_like(batch.y) < 0.5))
-        measured = {self.task: batch.mean(other).detach()}
+        measured: dict[str, Tensor] = {self.task: batch.mean(other).detach()}
         yield Update("task_net", batch.mean(own + other), measured=measured)
 
     def pair_losses(self, features: Tensor, truth: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -80,7 +80,8 @@ class LabelSequence(nn.Module):
         own = self.embeddings(label)
         expected = log_probs[:, :-1].exp() @ self.embeddings.weight[:-1]
         gate = torch.sigmoid(self.gate(torch.cat([own, expected], 1)))
-        return (1 - gate) * own + gate * expected
+        mixed: Tensor = (1 - gate) * own + gate * expected
+        return mixed
 
     def sequences(self, truth: Tensor) -> tuple[Tensor, Tensor]:
         """Return label sets ``(batch, labels)`` as sequences, and where these are real, ``(batch, steps)``.

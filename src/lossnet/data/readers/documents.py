@@ -100,7 +100,7 @@ def _read(
     parts: tuple[str, ...],
     others: tuple[str, ...] = (),
 ) -> tuple[Examples, Split]:
-    (path,) = map(fspath, paths)
+    (path,) = (fspath(one) for one in paths)
     columns = parquet_columns(path, (*texts, topics, part))
     documents = {name: Documents.empty(*texts) for name in (*parts, *others)}
     rows = zip(*(columns[name] for name in (*texts, topics, part)), strict=True)
