@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from benchmarks.grid import Cell, carried_out, differences, finished, markdown, show, summarise
 from lossnet.data import MultiLabelData, find
 from lossnet.data.registry import read_raw
-from lossnet.decoding import ExpectedF1, Threshold, tune_threshold
+from lossnet.decoding import Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.inputs import Fitting
 from lossnet.loading import Loaded
 from lossnet.own import OwnParts
@@ -255,9 +255,9 @@ def work(
 def measured(relaxed: Tensor, truth: Tensor | None, threshold: float) -> dict[str, float]:
     """F1 of instances, of all labels and of each label, for each way of choosing labels."""
     assert truth is not None
-    decoders = dict(zip(WAYS, (Threshold(), Threshold(threshold), ExpectedF1()), strict=True))
+    ways: tuple[Decoder, ...] = (Threshold(), Threshold(threshold), ExpectedF1())
     found = {"threshold": threshold}
-    for way, decoder in decoders.items():
+    for way, decoder in zip(WAYS, ways, strict=True):
         figures = LabelMeter().measure(decoder(relaxed), truth)
         found |= {score + way: figures[score] for score in (*SCORES, "exact_match")}
     return found
@@ -273,7 +273,7 @@ def _tfidf(name: str, strength: float, data_dir: Path | None) -> dict[str, Any]:
     by_part = {
         part: [texts[row] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
     }
-    words = TfidfVectorizer(sublinear_tf=True, min_df=2, ngram_range=(1, 2), strip_accents="unicode")
+    words: Any = TfidfVectorizer(sublinear_tf=True, min_df=2, ngram_range=(1, 2), strip_accents="unicode")
     x = {"train": words.fit_transform(by_part["train"])}
     x |= {part: words.transform(by_part[part]) for part in ("valid", "test")}
     found = {part: np.zeros((x[part].shape[0], y.shape[1])) for part in ("valid", "test")}

@@ -7,7 +7,7 @@ top layers of MiniLM, without a GPU on a part of its rows.  Every energy has an 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from rich.console import Console
 from benchmarks import text
 from benchmarks.grid import Cell, carried_out, finished, publish
 from lossnet.data import Examples, find
-from lossnet.inputs.encoders import Training
 from lossnet.loading import Loaded, load
+from lossnet.nets.encoder import Training
 from lossnet.run import Run, carry_out, find_device
 from lossnet.settings import Settings
 
@@ -44,7 +44,7 @@ SETS = {
     "reuters21578": TextSet(text.ENCODER, "top", {"train": 2000, "valid": 500, "test": 1000}),
 }
 #: one learning rate for all: that of what is on top of the encoder, whose own are shares of it
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "task_layers": 1, "task_dropout": 0.1, "energy_layers": 1, "energy_dropout": 0.1, "global_hidden": 100,
     "task_lr": 1e-3, "energy_lr": 1e-3, "weight_decay": 0.01, "energy_weight": 0.1, "epochs": 20,
     "patience": 3,
@@ -133,10 +133,8 @@ def _fewer(data: Loaded, rows: Mapping[str, int]) -> Loaded:
     """Data with so many rows of each part, drawn by seed 0."""
 
     def drawn(part: Examples, count: int) -> Examples:
-        order: Sequence[int] = np.random.default_rng(0).choice(
-            len(part), min(count, len(part)), replace=False
-        )
+        order = np.random.default_rng(0).choice(len(part), min(count, len(part)), replace=False)
         return part.take(np.sort(order))
 
-    fewer = {part: drawn(getattr(data, part), count) for part, count in rows.items()}
+    fewer: dict[str, Any] = {part: drawn(getattr(data, part), count) for part, count in rows.items()}
     return dataclasses.replace(data, **fewer)
