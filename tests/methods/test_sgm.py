@@ -24,7 +24,7 @@ def method():
     torch.manual_seed(0)
     net = LabelSequence(MLP(5, hidden=6, layers=1), LABELS, width=4)
     made = SGM(net, MultiLabel(LABELS)).double()
-    made.task_net.count(torch.tensor([1, 5, 3]).double(), torch.tensor(3.0))
+    made.task_net.count(torch.tensor([1, 5, 3]).double(), torch.tensor([2, 0, 0, 1]))
     return made
 
 
@@ -126,6 +126,7 @@ def test_the_gradient_of_the_likelihood(method, x):
 def test_training_counts_labels_and_orders_them_by_frequency(method, x):
     next(method.updates(Batch(x, TRUTH)))
     assert method.task_net.counts.tolist() == [3, 7, 5]
+    assert method.task_net.longest.item() == 3
     sequences, real = method.task_net.sequences(TRUTH)
     assert [row[keep].tolist() for row, keep in zip(sequences, real, strict=True)] == [
         [2, 0, 3],
@@ -133,6 +134,23 @@ def test_training_counts_labels_and_orders_them_by_frequency(method, x):
         [3],
         [1, 2, 0, 3],
     ]
+
+
+def test_processes_count_together(method, x):
+    halves = [copy.deepcopy(method), copy.deepcopy(method)]
+    shares = [slice(0, 3), slice(3, 4)]
+    own = []
+    for half, share in zip(halves, shares, strict=True):
+        half.task_net.longest.fill_(1)
+        half.total = lambda parts: own.append(parts) or parts
+        next(half.updates(Batch(x[share], TRUTH[share])))
+    together = tuple(sum(parts) for parts in zip(*own, strict=True))
+    for half, share in zip(halves, shares, strict=True):
+        half.task_net.counts.zero_()
+        half.total = lambda parts: together
+        next(half.updates(Batch(x[share], TRUTH[share])))
+        assert half.task_net.counts.tolist() == [2, 2, 2]
+        assert half.task_net.longest.item() == 3
 
 
 def test_it_learns_which_labels_go_together():

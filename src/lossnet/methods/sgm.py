@@ -139,10 +139,11 @@ class LabelSequence(nn.Module):
         """Return labels ``(rows,)`` as sets ``(rows, labels)``; the end is the empty one."""
         return F.one_hot(label, self.labels + 1)[:, :-1].to(like)
 
-    def count(self, seen: Tensor, longest: Tensor) -> None:
-        """Add to what training has seen: how often each label, ``(labels,)``, and the largest set."""
+    def count(self, seen: Tensor, sizes: Tensor) -> None:
+        """Add what training sees: how often each label, ``(labels,)``, and sets of each size from 0 on."""
         self.counts += seen
-        torch.maximum(self.longest, longest, out=self.longest)
+        largest = (torch.arange(len(sizes), device=sizes.device) * (sizes > 0)).max()
+        torch.maximum(self.longest, largest.to(self.longest), out=self.longest)
 
 
 class SGM(Method):
@@ -175,10 +176,8 @@ class SGM(Method):
         return (Stage("task net", ("task_net",), self.updates, self.predict),)
 
     def updates(self, batch: Batch) -> Iterator[Update]:
-        seen = batch.y.sum(0)
-        if self.total is not None:
-            (seen,) = self.total((seen,))
-        self.task_net.count(seen, batch.y.sum(1).max())
+        seen = batch.y.sum(0), F.one_hot(batch.y.sum(1).long(), self.task_net.labels + 1).sum(0).to(batch.y)
+        self.task_net.count(*(seen if self.total is None else self.total(seen)))
         yield Update("task_net", batch.mean(self.task_net.losses(batch.x, batch.y)))
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
