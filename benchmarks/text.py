@@ -122,7 +122,7 @@ CELLS = tuple(
     for title, method in (*((row.title, row.method) for row in ROWS), (TFIDF, "peer"))
 )
 #: what stands in the weights' way of a logistic regression, inversely
-STRENGTHS = (1.0, 3.0, 10.0, 30.0)
+STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)
 #: minutes that ``auto`` may take
 BUDGET = 3.5
 

@@ -46,7 +46,8 @@ def test_figures_are_those_of_the_library():
 
 
 def test_a_row_has_four_trials_as_every_other():
-    assert {len(row.trials) for row in text.ROWS if row is not text.AUTO} == {4} == {len(text.STRENGTHS)}
+    assert {len(row.trials) for row in text.ROWS if row is not text.AUTO} == {4}
+    assert len(text.STRENGTHS) >= 4
     soft = next(row for row in text.ROWS if row.share)
     assert soft.settings(1, labels=10).score_weight == pytest.approx(3.0)
     control = text.CONTROL.settings(0, labels=10)
