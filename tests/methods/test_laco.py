@@ -141,6 +141,11 @@ def test_it_learns_from_pairs(task):
     assert last < 0.8 * first
 
 
+def test_one_label_occurs_with_no_other():
+    with pytest.raises(ValueError, match="and there is one; use cross-entropy"):
+        build("laco", "plcp", Settings(), Task.of_sizes(2, 1))
+
+
 def test_a_task_net_of_ones_own_has_no_features():
     task = replace(Task.of_sizes(2, 3), own=OwnParts(task_net=torch.nn.Linear))
     with pytest.raises(

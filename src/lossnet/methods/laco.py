@@ -86,6 +86,10 @@ class LACO(TaskNetMethod):
         self, task_net: LabelReader, space: MultiLabel, task: Literal["plcp", "clcp"] = "plcp"
     ) -> None:
         super().__init__(task_net, space)
+        if space.labels < 2:
+            raise ValueError(
+                "method laco learns which labels occur together, and there is one; use cross-entropy"
+            )
         self.task = task
 
     def stages(self) -> tuple[Stage, ...]:
