@@ -13,6 +13,7 @@ from benchmarks import (
     auto,
     citations,
     digits,
+    encoders,
     energies,
     few_labels,
     hypergradient,
@@ -36,6 +37,8 @@ from benchmarks import (
     streaming,
     structure,
     tagging_speed,
+    text,
+    text_trained,
     trajectories,
 )
 from lossnet.cli import exit_status
@@ -58,6 +61,8 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "scenes": partial(segmentation.run, "digits-scenes"),
     "segmentation": partial(segmentation.run, "horses"),
     "structure": structure.run,
+    "text": text.run,
+    "text-trained": text_trained.run,
     "trajectories": trajectories.run,
 }
 
@@ -77,6 +82,7 @@ def _of_methods(run: Callable[..., object]) -> Callable[[argparse.Namespace], ob
 _OTHERS: dict[str, Callable[[argparse.Namespace], object]] = {
     "citations": _of_methods(citations.run),
     "digits": lambda given: digits.run(given.output, given.seeds, given.device, given.jobs),
+    "encoders": lambda given: encoders.run(given.output),
     "hypergradient": lambda given: hypergradient.run(given.output, given.data_dir, given.device),
     "overhead": lambda given: overhead.run(given.output, given.data_dir),
     "seeds": lambda given: seeds.run(given.output, given.data_dir, given.device),

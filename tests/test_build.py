@@ -40,6 +40,8 @@ CLASSES = {
     ("seal-static", "nce"): methods.SEALStatic,
     ("seal", "nce"): methods.SEAL,
     ("implicit", "cd"): methods.Implicit,
+    ("laco", "plcp"): methods.LACO,
+    ("sgm", "likelihood"): methods.SGM,
     ("pseudo-labels", "none"): methods.PseudoLabels,
     ("mean-teacher", "none"): methods.MeanTeacher,
     ("rules", "semantic"): methods.Rules,
@@ -100,7 +102,8 @@ def test_what_suits_what():
         assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
     assert kinds.pop(("crf", "likelihood")) == kinds.pop(("expectation", "none")) == ["roles", "tags"]
     assert kinds.pop(("structured-tuning", "unique-core-roles")) == ["roles"]
-    assert kinds.pop(("stack", "none")) == ["labels"]
+    for names in (("stack", "none"), ("laco", "plcp"), ("laco", "clcp"), ("sgm", "likelihood")):
+        assert kinds.pop(names) == ["labels"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 
 

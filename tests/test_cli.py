@@ -610,7 +610,7 @@ def test_the_short_help_has_what_newcomers_need_and_names_the_groups(command, ca
     shown = helped(capsys, command, "--help")
     flags = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE))
     needed = {"--labels", "--words", "--goal", "--method", "--loss", "--output", "--seed", "--epochs", "--lr"}
-    needed |= {"--test", "--valid", "--split", "--data-dir", "--quiet"}
+    needed |= {"--test", "--valid", "--split", "--data-dir", "--quiet", "--text", "--encoder"}
     needed |= {"--seeds"} if command == "train" else {"--trials", "--search", "--train-best"}
     assert flags == needed
     for group in ("data", "running", *GROUPS):

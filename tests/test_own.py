@@ -217,6 +217,8 @@ ALONE = {
     "cross-entropy",
     "stack",
     "structured-tuning",
+    "laco",
+    "sgm",
     "pseudo-labels",
     "mean-teacher",
     "rules",

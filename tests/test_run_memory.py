@@ -144,7 +144,8 @@ def test_what_cannot_be_trained_on_is_refused(data, options, message):
 
 
 def test_kinds_are_found_by_how_data_look():
-    found = gather(["Ann left."], np.array([[1, 0]]))
+    found = gather([["Ann", "left"]], np.array([[1, 0]]))
     assert type(found.source).__name__ == "Sentences"
+    assert type(gather(["Ann left."], np.array([[1, 0]])).source).__name__ == "TextTable"
     assert type(found.target).__name__ == "LabelTable"
     assert type(gather(np.zeros((2, 4, 4, 3)), np.zeros((2, 4, 4))).target).__name__ == "MaskStack"

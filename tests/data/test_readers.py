@@ -288,7 +288,7 @@ def test_columns_that_say_nothing_are_left_out(tmp_path):
     assert list(few.source.origin.used) == ["id", "code", "votes", "title", "when", "language", "size"]
     with (
         pytest.warns(UserWarning, match="'title' is left out"),
-        pytest.raises(DataError, match=r"no column is left to predict from; .* --words"),
+        pytest.raises(DataError, match=r"no column is left to predict from; .* --text"),
     ):
         read(write(tmp_path, "c.csv", "title,l\n" + "".join(f"The {i}th,1\n" for i in range(60))), labels="l")
 

@@ -20,11 +20,11 @@ from safetensors.torch import save as bytes_of
 
 from lossnet import model as models
 from lossnet.build import build
-from lossnet.data import Lexicon, Preprocessor, Sentences, TagSet
+from lossnet.data import FeatureTable, Lexicon, Preprocessor, Sentences, TagSet, TextTable
 from lossnet.data.propbank import PredicateSentences, RoleColumn
 from lossnet.decoding import Decision
 from lossnet.energies import Energy
-from lossnet.inputs import Features, Fitting, Images, Predicates, Words
+from lossnet.inputs import Features, Fitting, Images, Predicates, Text, Words
 from lossnet.model import Model, ModelError, load, load_energy
 from lossnet.outputs import Labels, Masks, Roles, Tags
 from lossnet.settings import Settings
@@ -83,6 +83,14 @@ def text_model():
     ]
 
 
+def counted_model():
+    """Texts beside numbers."""
+    table = TextTable(["so good", "so bad"], FeatureTable([[1.0], [2.0]], ["n"]))
+    task = Task(Text.fit([table], Fitting(standardise=True)), Labels(("x", "y")))
+    model = Model(build("seal", "nce", SMALL, task), ("seal", "nce"), SMALL, task)
+    return model, [{"text": "so bad", "n": 1.5}, {"text": "good", "n": None}]
+
+
 @functools.cache
 def sound():
     """Folders by name: their files, inputs, and what is predicted for these."""
@@ -95,6 +103,7 @@ def sound():
         "roles": role_model(),
         "masks": mask_model(),
         "texts": text_model(),
+        "counted": counted_model(),
     }
     found = {
         name: (model.files(), inputs, model.predict_proba(inputs)) for name, (model, inputs) in made.items()

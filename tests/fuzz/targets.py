@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from hypothesis.strategies import SearchStrategy
 from PIL import Image
+from safetensors.torch import save as bytes_of
 
 from lossnet import cli, stream
 from lossnet.build import build
@@ -35,6 +36,7 @@ from lossnet.data import (
     Sentences,
     Split,
     TagSet,
+    TextTable,
     decode_picture,
     read,
     read_embeddings,
@@ -49,14 +51,21 @@ from lossnet.data import (
 from lossnet.data.citations import read_citations
 from lossnet.data.propbank import read_propbank, stream_propbank
 from lossnet.data.readers import read_facts
+from lossnet.data.readers.blurbs import read_blurbs
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
+from lossnet.data.readers.documents import read_arxiv
+from lossnet.data.readers.goemotions import read_goemotions
+from lossnet.data.readers.lyrl import read_lyrl
+from lossnet.data.readers.nitf import read_nitf
+from lossnet.data.readers.parallel import read_parallel
 from lossnet.data.sentence_files import stream_labelled_texts
 from lossnet.data.treebank import read_treebank
 from lossnet.decoding import Decision
 from lossnet.energies import at_most, sums_to
-from lossnet.inputs import Features, Images, Words
+from lossnet.inputs import Features, Fitting, Images, Text, Words
+from lossnet.inputs.encoders import Encoder
 from lossnet.loading import load
 from lossnet.model import Model
 from lossnet.outputs import Labels, Masks, Tags
@@ -165,6 +174,52 @@ def label_list(content):
         read(path)
 
 
+def _weights():
+    """A BERT of one layer, four wide, that knows eight pieces."""
+    square, row = (4, 4), (4,)
+    attention = {f"attention.self.{name}": square for name in ("query", "key", "value")}
+    parts = {
+        **attention,
+        "attention.output.dense": square,
+        "intermediate.dense": (6, 4),
+        "output.dense": (4, 6),
+    }
+    shapes = {f"embeddings.{name}_embeddings.weight": (rows, 4)
+              for name, rows in (("word", 8), ("position", 12), ("token_type", 2))}  # fmt: skip
+    for name, shape in parts.items():
+        shapes[f"encoder.layer.0.{name}.weight"], shapes[f"encoder.layer.0.{name}.bias"] = shape, shape[:1]
+    for name in ("embeddings", "encoder.layer.0.attention.output", "encoder.layer.0.output"):
+        shapes[f"{name}.LayerNorm.weight"] = shapes[f"{name}.LayerNorm.bias"] = row
+    generator = torch.Generator().manual_seed(0)
+    return bytes_of({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()})
+
+
+def encoder(damaged):
+    """Takes a file of a folder with an encoder, beside sound ones, and reads texts with it."""
+    place = FOLDER / "encoder"
+
+    def take(content):
+        place.mkdir(exist_ok=True)
+        for name, sound in {"config.json": _CONFIG, "tokenizer.json": _TOKENIZER}.items():
+            (place / name).write_bytes(sound)
+        (place / "model.safetensors").write_bytes(_weights())
+        (place / damaged).write_bytes(content)
+        with contextlib.suppress(DataError), warnings.catch_warnings(action="ignore"):
+            Encoder.find(place).computed(["so good 😀", ""])
+
+    return take
+
+
+TEXTS = Text.fit([TextTable(["so good", "so bad"])], Fitting())
+_CONFIG = json.dumps({
+    "model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 6, "max_position_embeddings": 12, "type_vocab_size": 2, "pad_token_id": 0,
+}).encode()  # fmt: skip
+_TOKENIZER = json.dumps({
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 1, "so": 2, "good": 3}, "unk_token": "[UNK]"},
+}).encode()  # fmt: skip
 _MASK = picture("PNG", 6, 5)
 _ARFF = b"""@relation 'r: -C 2'
 @attribute a {0,1}
@@ -234,6 +289,27 @@ READERS = {
             ],
         ),
     ),
+    "text-columns": Target(
+        [
+            'plot,size,l\n"so good, it is",3,0\n"bad 😀\nbad bad",,1\nفيلم جيد جدا,5,1\n'.encode(),
+            "plot;size;l\nun été très long;1,5;a|b\n吾輩は猫である;;b\n".encode(),
+        ],
+        file(
+            "texts.csv",
+            [
+                lambda path: Text.fit([read(path, "l", text=["plot"]).source], Fitting()),
+                lambda path: read(path, "l"),
+                lambda path: list(stream_inputs(path, ["size"], ["l"], rows=2, texts=["plot"])),
+            ],
+        ),
+    ),
+    "text-lines": Target(
+        ["so good\n\nbad 😀\nفيلم جيد\n".encode(), "naïve\r\nso so".encode("utf-16")],
+        file("lines.txt", [lambda path: [TEXTS.prepare(one.examples.source) for one in TEXTS.stream(path)]]),
+    ),
+    "encoder-config": Target([_CONFIG], encoder("config.json")),
+    "encoder-tokenizer": Target([_TOKENIZER], encoder("tokenizer.json")),
+    "encoder-weights": Target([_weights()], encoder("model.safetensors")),
     "labelled-images": Target([b"image,x,y\na.png,1,0\na,0,1\n"], labelled_images),
     "tsv": Target(
         [b"size\tkind\tl\n1\tx\t0\n2\ty\t1\n"], labelled("a.tsv", "l", ("size", "kind=x", "kind=y"))
@@ -306,6 +382,78 @@ READERS = {
         [picture("PNG", 6, 5), picture("PNG", 6, 5, 3), picture("PNG", 6, 5, 4), picture("JPEG", 6, 5, 3)],
         pictures_and_masks,
     ),
+}
+
+
+def collection(reads, *files, place=0):
+    """Takes content for one file of a collection, beside others that are as they should be."""
+
+    def take(content):
+        paths = []
+        for number, own in enumerate(files):
+            path = FOLDER / f"collection-{number}"
+            path.write_bytes(content if number == place else own)
+            paths.append(path)
+        with contextlib.suppress(DataError):
+            reads(paths)
+
+    return take
+
+
+def article(content):
+    """An article, and a list that names articles."""
+    lists = [FOLDER / f"list-{part}.json" for part in ("train", "val", "test")]
+    (FOLDER / "1.xml").write_bytes(content)
+    for path in lists:
+        path.write_bytes(b"1.xml\n")
+    with contextlib.suppress(DataError):
+        read_nitf(lists)
+    lists[0].write_bytes(content)
+    with contextlib.suppress(DataError):
+        read_nitf(lists)
+
+
+def papers():
+    import pyarrow
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    columns = {
+        "title": ["A", None, "C"],
+        "abstract": ["we", "they", None],
+        "split": ["train", "valid", "test"],
+    }
+    parquet.write_table(pyarrow.table(columns | {"categories": [["x"], ["x", "y"], ["y"]]}), stream)
+    return stream.getvalue()
+
+
+_TOKENS, _JUDGED = b".I 1\n.W\nrecov excit\n\n.I 2\n.W\noil\n", b"E11 1 1\nECAT 2 1\nE11 3 1\n"
+_BLURB = b"""<book lang="en">
+<title>Salt &amp; Sand</title>
+<body>She leaves & stays.</body>
+<topics><d0>Fiction</d0><d1>Mystery</d1></topics>
+</book>
+"""
+_NITF = b"""<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE nitf SYSTEM "http://www.nitf.org/nitf.dtd">
+<nitf><head><classifier type="taxonomic_classifier">Top/News/World</classifier></head>
+<body><hl1>Rain</hl1><block class="full_text"><p>It rained.</p></block></body></nitf>
+"""
+_COMMENTS = b"So good!\t0,2\ted1\nmeh\t1\ted2\n"
+
+#: collections of texts
+COLLECTIONS = {
+    "parallel": Target([b"a text\nanother\n"], collection(read_parallel, b"", *[b"a\nb\n"] * 5)),
+    "parallel-labels": Target([b"x y\nz\n"], collection(read_parallel, *[b"a\nb\n"] * 6, place=3)),
+    "lyrl": Target([_TOKENS], collection(read_lyrl, b"", b".I 3\n.W\noil\n", _JUDGED)),
+    "lyrl-topics": Target([_JUDGED], collection(read_lyrl, _TOKENS, b".I 3\n.W\noil\n", b"", place=2)),
+    "blurbs": Target([_BLURB, _BLURB * 2], collection(read_blurbs, b"", _BLURB, _BLURB)),
+    "articles": Target([_NITF, b"1.xml\n\n"], article),
+    "comments": Target(
+        [_COMMENTS], collection(read_goemotions, b"", _COMMENTS, _COMMENTS, b"joy\nlove\nfear\n")
+    ),
+    "emotions": Target([b"joy\nlove\nfear\n"], collection(read_goemotions, *[_COMMENTS] * 3, b"", place=3)),
+    "papers": Target([papers()], collection(read_arxiv, b"")),
 }
 
 
@@ -508,6 +656,10 @@ HTTP = {
         ],
         Http(lambda: model_of(Task(Features(("size", "kind=x", "kind=y")), Labels(("fun", "sad"))))),
     ),
+    "http-text": Target(
+        [asking("so good", {"text": "bad"}), asking("", "\ud800 😀 " * 9, {"text": None, "more": 3})],
+        Http(lambda: model_of(Task(TEXTS, Labels(("fun", "sad"))))),
+    ),
     "http-tags": Target(
         [
             asking("Ann went to http://a.b 12:30...", ["Ann", "to", "10" * 20]),
@@ -562,4 +714,4 @@ KNOWN = {
     ),
 }
 
-TARGETS = {**READERS, **CONFIGURATION, **HTTP, **KNOWN}
+TARGETS = {**READERS, **COLLECTIONS, **CONFIGURATION, **HTTP, **KNOWN}

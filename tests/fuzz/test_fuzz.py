@@ -49,7 +49,7 @@ TARGETS = {
     "folders-forged": targets.Target(folders.FORGED, lambda content: folders.take(content, MODEL)),
 }
 #: where an input takes long, a plain test run tries fewer
-FEW = {"command-line": 30, "folders-damaged": 120, "folders-forged": 120}
+FEW = {"command-line": 30, "encoder-config": 30, "folders-damaged": 120, "folders-forged": 120}
 
 
 class Hang(BaseException):

@@ -448,6 +448,8 @@ def test_pixels_are_drawn(tmp_path):
 ALONE = {name for name, spec in METHODS.items() if spec.rules} | {
     "cross-entropy",
     "stack",
+    "laco",
+    "sgm",
     "crf",
     "structured-tuning",
     "pseudo-labels",

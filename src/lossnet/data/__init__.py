@@ -28,6 +28,7 @@ from lossnet.data.sentence_files import find_parts, read_labelled_texts, read_se
 from lossnet.data.sentences import Lexicon, Sentences, TagColumn, TaggedSentences, TagSet, Vocabulary
 from lossnet.data.splits import Split, hold_out, stratified_split
 from lossnet.data.tables import FeatureTable, LabelTable, MultiLabelData
+from lossnet.data.texts import TextTable
 from lossnet.data.treebank import TreeColumn, read_treebank
 from lossnet.data.unlabelled import WithUnlabelled, labelled_rows, rows_of
 
@@ -56,6 +57,7 @@ __all__ = [
     "TagSet",
     "TaggedSentences",
     "Target",
+    "TextTable",
     "TreeColumn",
     "Vocabulary",
     "Weighted",

@@ -19,6 +19,7 @@ from lossnet.data.sentence_files import read_sentences, stream_labelled_texts
 from lossnet.data.sentences import Sentences
 from lossnet.data.splits import hold_out
 from lossnet.data.tables import FeatureTable
+from lossnet.data.texts import TextTable
 
 #: how the files or folders of a part may be called, before the first dot
 NAMES = {"train": ("train",), "valid": ("valid", "val", "dev", "validation"), "test": ("test",)}
@@ -90,7 +91,8 @@ def read_like(
     data: Examples
     if isinstance(source, FeatureTable):
         needed = _columns(labels, names)
-        data = read_inputs(path, source.names, names, needed, encoding=encoding)
+        texts = source.columns if isinstance(source, TextTable) else ()
+        data = read_inputs(path, source.names, names, needed, texts=texts, encoding=encoding)
     elif isinstance(source, Pictures):
         data = _read_pictures(path, names if is_labelled(path) else None, train, resize)
     elif isinstance(source, Sentences) and source.column is not None:

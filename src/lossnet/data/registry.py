@@ -19,7 +19,7 @@ from lossnet.data.errors import AnyPath, DataError
 from lossnet.data.examples import Examples, Facts, concatenated
 from lossnet.data.image_files import holds_images, is_labelled, read_images, read_labelled_images
 from lossnet.data.parts import holds_table, part_files, part_folders, read_like, split_beside
-from lossnet.data.readers import read, read_facts
+from lossnet.data.readers import blurbs, documents, goemotions, lyrl, nitf, parallel, read, read_facts
 from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.sentence_files import find_parts, is_table, read_labelled_texts, read_sentences
 from lossnet.data.splits import Split, stratified_split
@@ -80,7 +80,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str, facts: dict[str, Any]) -> Entry:
-    modules = embedded, citations, citation_rules, propbank, treebank
+    modules: tuple[Any, ...] = (embedded, citations, citation_rules, propbank, treebank)
+    modules += (documents, parallel, lyrl, blurbs, nitf, goemotions)
     named = "make", "reader", "rules", "facts"
     functions = {
         what: next(getattr(one, facts[what]) for one in modules if hasattr(one, facts[what]))
@@ -149,6 +150,7 @@ def read_raw(
     test: AnyPath | None = None,
     encoding: str | None = None,
     facts: Sequence[str] | None = None,
+    text: Sequence[str] | None = None,
 ) -> Raw:
     """Read and split a data set by name, or a file or folder; see `lossnet.loading.load`."""
     name = fspath(name_or_path)
@@ -162,14 +164,14 @@ def read_raw(
         others: dict[str, AnyPath] = {**files, **given}
         if others and split is not None:
             raise DataError("rows are split by files; leave split= (--split) out", split)
-        made, data, own = _read_path(name, source, labels, resize, words, encoding, facts)
+        made, data, own = _read_path(name, source, labels, resize, words, encoding, facts, text)
         if others and own is not None:
             raise DataError(f"is split itself; leave {', '.join(f'{part}=' for part in others)} out", name)
         like = {part: read_like(path, data, labels, resize, encoding) for part, path in others.items()}
         return split_data(made, data, own, split, seed, others=like)
     known = entry(name)
     options = {"labels": labels, "words": words, "resize": resize}
-    options |= {"valid": valid, "test": test, "encoding": encoding, "facts": facts}
+    options |= {"valid": valid, "test": test, "encoding": encoding, "facts": facts, "text": text}
     for option, value in options.items():
         if value is not None:
             raise DataError(f"{name!r} is read as it is; {option}=, --{option} are for files")
@@ -207,6 +209,7 @@ def _read_path(
     words: str | None,
     encoding: str | None,
     facts: Sequence[str] | None = None,
+    text: Sequence[str] | None = None,
 ) -> tuple[Entry, Examples, Split | None]:
     """Read a file or folder, or the ``source`` in it that trains, by the reader for its name and content."""
     title, own = Path(name).name, None
@@ -217,6 +220,10 @@ def _read_path(
         raise DataError("encoding= (--encoding) is for text files", name)
     if facts and not is_table(source):
         raise DataError("facts= (--facts) names columns of a CSV, TSV or Parquet file", name)
+    if text is not None and (words is not None or not is_table(source)):
+        what = "texts that are read as sentences (words=, --words) have a column of their own"
+        what = "text= (--text) names columns of a CSV, TSV or Parquet file" if words is None else what
+        raise DataError(f"{what}; leave text= (--text) out", name)
     if words is not None:
         if not is_table(source):
             raise DataError("words= (--words) names a column of texts in a CSV, TSV or Parquet file", name)
@@ -237,7 +244,7 @@ def _read_path(
         data, own = read_images(source, resize)
     else:
         dropped = {"drop": list(facts)} if facts else {}
-        data = table = read(source, labels, encoding=encoding, **dropped)
+        data = table = read(source, labels, encoding=encoding, text=text, **dropped)
         made = Entry(title, f"the file {name}", standardise=not table.is_sparse)
     if facts:
         data = data.with_facts(read_facts(source, facts, encoding or "utf-8"))

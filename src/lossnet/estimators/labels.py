@@ -1,4 +1,4 @@
-"""Sets of labels from feature vectors, sentences or images."""
+"""Sets of labels from feature vectors, texts, sentences or images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from lossnet.data import Examples, FeatureTable, LabelTable, Source
+from lossnet.data import Examples, FeatureTable, LabelTable, Source, TextTable
 from lossnet.data.readers import frame_columns, named_rows, read_frame
 from lossnet.data.readers.text import Unknown
 from lossnet.data.tables import without_unknown
@@ -42,14 +42,16 @@ _FEATURE_CHECKS = {"accept_sparse": "csr", "dtype": np.float32, "ensure_all_fini
 @suggests_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc]
-    """Predict sets of labels from features, sentences or images.
+    """Predict sets of labels from features, texts, sentences or images.
 
     Inputs ``X`` are
 
     - feature vectors ``(n, features)``: dense, sparse, or a data frame; NaN is a missing value, and becomes
-      its column's mean in training.  A data frame may also have columns of text, which are categories, and of
+      its column's mean in training.  A data frame may also have columns of texts, of categories, and of
       dates; `lossnet.data.readers.read_csv` says what becomes of them;
-    - or sentences: texts, which are cut into tokens, or lists of tokens;
+    - or texts: strings, which become TF-IDF features, or what an ``encoder`` makes of them;
+    - or sentences: lists of tokens.  Strings are cut into tokens where ``inputs="words"``, or ``embeddings``
+      or ``features`` are given;
     - or images ``(n, height, width)`` or ``(n, height, width, channels)``: whole grey levels from 0 to 255,
       or floats from 0 to 1.
 
@@ -63,12 +65,13 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
       Where a label of a row is None or NaN, it is not known, and nothing is learned of it;
     - or one class: ``y`` ``(n,)``.  Each class is a label then, and the likeliest is predicted.
 
-    The parameters are those of `lossnet.estimators.base.Estimator`, ``embeddings`` for sentences (see
-    `lossnet.estimators.base.WordEstimator`), and ``inputs``.
+    The parameters are those of `lossnet.estimators.base.Estimator`, ``encoder`` and ``train_encoder`` for
+    texts, ``embeddings`` for sentences (see `lossnet.estimators.base.WordEstimator`), and the following.
 
     Args:
-        inputs: the kind of ``X``: ``"features"``, ``"words"``, ``"images"``, or one of your own; ``"auto"``
-            finds it by how ``X`` looks.
+        inputs: the kind of ``X``: ``"features"``, ``"text"``, ``"words"``, ``"images"``, or one of your own;
+            ``"auto"`` finds it by how ``X`` looks.
+        text: columns of a data frame that have texts, where the guess is wrong.
         scale: shift and scale the columns of dense feature vectors to mean 0 and variance 1 (those of 0 and 1
             stay), as in training.
         unknown: what a value that a column of text did not have in ``fit``, or a date that cannot be read, is
@@ -98,6 +101,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     """
 
     inputs: str = "auto"
+    text: Sequence[str] | None = None
     scale: bool = True
     unknown: Unknown = "missing"
 
@@ -111,6 +115,8 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
     _named: bool = field(init=False, default=False)
     #: the features that columns of a data frame with text or dates became; None for columns of numbers
     _encoded: tuple[str, ...] | None = field(init=False, default=None)
+    #: the columns of such a data frame that have texts
+    _texts: tuple[str, ...] = field(init=False, default=())
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on a batch of rows, without validation; the threshold stays 0.5.
@@ -236,11 +242,12 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             raise ValueError(f"{what}; give one with the same columns")
         if first:
             validate_data(self, X, skip_check_array=True)  # learns the names of the columns
-            source = read_frame(X, []).source
+            source = read_frame(X, [], self.text).source
             self._encoded = source.names
+            self._texts = source.columns if isinstance(source, TextTable) else ()
             return source
         assert self._encoded is not None
-        return named_rows(frame_columns(X), self._encoded, self.unknown).source
+        return named_rows(frame_columns(X), self._encoded, self.unknown, self._texts).source
 
     def _source(self, X: Any, like: Examples) -> Source:
         if not issubclass(Input.kinds[self.inputs_], Features):
@@ -267,7 +274,11 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
 
     def _kind_of(self, X: Any) -> str:
         """Return the kind of inputs that was asked for, or that these look like."""
+        if self.text is not None and not hasattr(X, "columns"):
+            raise ValueError("text names columns of a data frame, and X is none; leave it out")
         if self.inputs == "auto":
+            if (self.embeddings is not None or self.features) and Words.accepts(X):
+                return Words.kind
             # Where none fits, scikit-learn says what is wrong with X as features.
             return next((name for name, kind in Input.kinds.items() if kind.accepts(X)), Features.kind)
         if self.inputs not in Input.kinds:

@@ -2,18 +2,34 @@
 
 ============  ===================  ======================================
 `Features`    feature vectors      features of whole instances
+`Text`        texts                features of whole texts
 `Words`       sentences            features of tokens, or of sentences
+`WordPieces`  sentences            the same, by a pretrained encoder
 `Predicates`  their predicates     features of tokens, or of sentences
 `Images`      images               features of pixels, or of images
 ============  ===================  ======================================
 
-A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
+A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.  Kinds are asked whether raw
+inputs are theirs in the order in which they are imported here: strings are texts before they are sentences.
 """
 
-from lossnet.inputs.base import Arrays, Fitting, Input, Level, Part, Question, Role, Schema, State, TooLarge
+from lossnet.inputs.base import (
+    Arrays,
+    Fitting,
+    Input,
+    Level,
+    Part,
+    Question,
+    Role,
+    Schema,
+    State,
+    TooLarge,
+)
 from lossnet.inputs.features import Features
 from lossnet.inputs.images import Images, Picture
 from lossnet.inputs.predicates import Predicates
+from lossnet.inputs.text import Text
+from lossnet.inputs.word_pieces import WordPieces
 from lossnet.inputs.words import Words
 
 __all__ = [
@@ -30,6 +46,8 @@ __all__ = [
     "Role",
     "Schema",
     "State",
+    "Text",
     "TooLarge",
+    "WordPieces",
     "Words",
 ]

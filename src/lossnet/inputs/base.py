@@ -16,7 +16,7 @@ from lossnet.data.errors import AnyPath
 from lossnet.data.examples import Column
 from lossnet.data.readers.text import Unknown
 from lossnet.data.registry import Entry
-from lossnet.nets import Marked
+from lossnet.nets import Marked, Sharing, Training
 from lossnet.settings import Settings
 from lossnet.training.evaluation import Views
 
@@ -53,6 +53,10 @@ class Fitting:
         tables: word vectors.
         clusters: Brown clusters of words.
         coverage: how much of the text each table covers.
+        encoder: of texts: a folder, a name on the Hugging Face hub, or an installed package's.
+        train_encoder: which of its weights are trained.
+        energy_encoder: whether an energy has its ``"own"``, or reads the task net's: ``"shared"``.
+        progress: whether to show a bar while texts are encoded.
     """
 
     standardise: bool = False
@@ -60,6 +64,10 @@ class Fitting:
     tables: Sequence[Embeddings] = ()
     clusters: Mapping[str, str] = field(default_factory=dict)
     coverage: tuple[Coverage, ...] = ()
+    encoder: AnyPath | None = None
+    train_encoder: Training = "none"
+    energy_encoder: Sharing = "own"
+    progress: bool = False
 
 
 class Part(NamedTuple):
@@ -119,6 +127,8 @@ class Input(Kind, Generic[SourceT, Item]):
     source: ClassVar[type[Source]]
     #: what its networks can describe
     levels: ClassVar[tuple[Level, ...]]
+    #: whether a pretrained encoder may read them
+    encodes: ClassVar[bool] = False
     #: settings of the networks that method ``auto`` tries, by names for people
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
 
@@ -147,6 +157,10 @@ class Input(Kind, Generic[SourceT, Item]):
     def prepare(self, source: SourceT) -> Source:
         """Return inputs as networks read them, such as standardised or looked up in a lexicon."""
         return source
+
+    def prepare_data(self, source: SourceT) -> Source:
+        """Return inputs of a data set as `prepare` does; what takes long to compute may be kept on disk."""
+        return self.prepare(source)
 
     @classmethod
     def collect(cls, x: Any) -> SourceT:

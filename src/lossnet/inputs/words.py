@@ -33,6 +33,7 @@ from lossnet.data.sentence_files import find_parts, is_table, stream_labelled_te
 from lossnet.data.sentences import DISTANCE, PREDICATE, SentenceFacts
 from lossnet.data.stored import stored_number
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Input, Level, Part, Question, Role, State
+from lossnet.inputs.encoders import Encoder
 from lossnet.nets import BiLSTM, MarkedTagger, PooledTokens, Tagger, WordVectors
 from lossnet.settings import Settings
 from lossnet.suggest import did_you_mean
@@ -69,6 +70,7 @@ class Words(Input[Sentences, Sentences]):
     summary = "sentences"
     source = Sentences
     levels: ClassVar[tuple[Level, ...]] = ("position", "instance")
+    encodes = True
 
     lexicon: Lexicon
     vectors: NDArray[np.float32] | None = None
@@ -98,6 +100,11 @@ class Words(Input[Sentences, Sentences]):
 
     @classmethod
     def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Words:
+        if fitting.encoder is not None:
+            from lossnet.inputs.word_pieces import WordPieces  # a kind of these
+
+            ways = fitting.train_encoder, fitting.energy_encoder
+            return WordPieces.reading(Encoder.find(fitting.encoder, *ways), parts[0].column)
         words = tuple(dict.fromkeys(word for table in fitting.tables for word in table.words))
         lexicon = Lexicon.fit(parts[0], fitting.features, words, fitting.clusters)
         return cls(lexicon, lexicon.vectors(fitting.tables), column=parts[0].column)

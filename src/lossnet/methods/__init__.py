@@ -12,6 +12,7 @@ from lossnet.methods import (
     implicit,
     infnet,
     infnet_plus,
+    laco,
     mean_teacher,
     nce_energy,
     pseudo_labels,
@@ -20,6 +21,7 @@ from lossnet.methods import (
     rules,
     seal,
     seal_static,
+    sgm,
     spen,
     stack,
     structured_tuning,
@@ -34,6 +36,7 @@ from lossnet.methods.expectation import GeneralizedExpectation
 from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, Stacked
+from lossnet.methods.laco import LACO, LabelReader
 from lossnet.methods.mean_teacher import MeanTeacher
 from lossnet.methods.nce_energy import NCEEnergy
 from lossnet.methods.pseudo_labels import PseudoLabels
@@ -42,6 +45,7 @@ from lossnet.methods.reward_spen import RankSPEN, SearchSPEN
 from lossnet.methods.rules import Rules
 from lossnet.methods.seal import SEAL
 from lossnet.methods.seal_static import SEALStatic
+from lossnet.methods.sgm import SGM, LabelSequence
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
 from lossnet.methods.stack import Folds, Stack
@@ -50,7 +54,9 @@ from lossnet.methods.structured_tuning import StructuredTuning
 __all__ = [
     "CRF",
     "DVN",
+    "LACO",
     "SEAL",
+    "SGM",
     "SPECS",
     "SPEN",
     "Blend",
@@ -63,6 +69,8 @@ __all__ = [
     "Implicit",
     "InfNet",
     "InfNetPlus",
+    "LabelReader",
+    "LabelSequence",
     "MeanTeacher",
     "Method",
     "MethodSpec",
@@ -99,6 +107,8 @@ _MODULES = (
     seal_static,
     seal,
     implicit,
+    laco,
+    sgm,
     pseudo_labels,
     mean_teacher,
     corrected_teacher,

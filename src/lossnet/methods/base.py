@@ -33,11 +33,16 @@ TASK_LOSS_WEIGHTS: tuple[str, ...] = tuple(f"task_loss.{term}_weight" for term i
 Predict = Callable[[Tree, Tensor | None], Tensor]
 
 
+def trained(network: nn.Module) -> tuple[nn.Parameter, ...]:
+    """Return a network's parameters without those that are frozen, as most of a pretrained encoder may be."""
+    return tuple(one for one in network.parameters() if one.requires_grad)
+
+
 @dataclass(frozen=True)
 class Update:
     """One optimizer step to take: a network's name and the scalar loss that it descends.
 
-    ``gradients`` replaces the loss's own gradient, in the order of the network's parameters that are trained;
+    ``gradients`` replaces the loss's own gradient, in the order of the network's `trained` parameters;
     ``measured`` holds scalars ``()`` whose means go into the history.  Where processes share a batch, all of
     these are of this process's share and are summed; with ``whole``, gradients and measured values are sums
     already.

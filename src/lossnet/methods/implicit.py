@@ -15,9 +15,10 @@ from lossnet.energies import Energy
 from lossnet.hypergradient import SOLVERS, FiniteDifference, Identity, Solver, implicit_gradient
 from lossnet.losses import CD, NCE, EnergyLoss, Margin, Regression, TaskLoss
 from lossnet.losses.base import EnergyFunction
-from lossnet.methods.base import Update
+from lossnet.methods.base import Update, trained
 from lossnet.methods.seal import SEAL
 from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
+from lossnet.nets import TextEncoder
 from lossnet.nets.recurrent import is_recurrent, without_dropout
 from lossnet.scores import F1, Score
 from lossnet.spaces import Batch, Prediction, Space, Weights, mean
@@ -135,8 +136,8 @@ class Implicit(SEAL):
                 partial(self.inner_loss, batch)
                 if recurrent
                 else self.task_loss(prediction, batch.y, self.loss.task_objective(energy), batch.weight),
-                tuple(self.task_net.parameters()),
-                tuple(one for one in self.energy.parameters() if one.requires_grad),
+                trained(self.task_net),
+                trained(self.energy),
                 self.solver,
                 products=FiniteDifference(draws=False) if recurrent else None,
                 max_norm_ratio=self.max_norm_ratio,
@@ -197,6 +198,9 @@ def build(parts: Parts) -> Implicit:
         every=s.implicit_every or s.energy_steps,
     )
     assert isinstance(method, Implicit)
+    for module in method.modules():
+        if isinstance(module, TextEncoder):
+            module.exact()
     return method
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.losses import EnergyFunction, Margin, TaskLoss
 from lossnet.losses.base import with_truth
-from lossnet.methods.base import Stage, Update
+from lossnet.methods.base import Stage, Update, trained
 from lossnet.methods.seal import SEAL, Schedule
 from lossnet.methods.spec import SEARCH, MethodSpec, Parts, named
 from lossnet.spaces import Batch, Mask, MultiLabel, Prediction, Space, Tags
@@ -165,8 +165,8 @@ class InfNetPlus(SEAL):
         """Yield ``count`` steps of both networks at once, by default all of a batch, against the energy."""
         with torch.no_grad():
             energy = self.energy.at(batch.x, batch.facts)
-        parameters = [*self.task_net.parameters(), *self.cost_net.parameters()]
-        own = len(list(self.task_net.parameters()))
+        parameters = [*trained(self.task_net), *trained(self.cost_net)]
+        own = len(trained(self.task_net))
         for _ in range(self.task_steps if count is None else count):
             test_time, augmented = self.predictions(batch)
             margin, perceptron, _ = self.violations(energy, batch.y, test_time, augmented)

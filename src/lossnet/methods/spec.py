@@ -14,6 +14,7 @@ from lossnet.energies import Energy, LogPartition, Rule, Sum
 from lossnet.inference import GradientInference
 from lossnet.losses import EnergyLoss, FixedLoss, TaskLoss, cross_entropy
 from lossnet.methods.base import Method
+from lossnet.nets import lend
 from lossnet.settings import Settings
 from lossnet.spaces import Space
 
@@ -149,7 +150,9 @@ class Parts:
         if at_net and not {"start_net", "noise_net"} & {*asked}:
             what = f"inference of {method.__name__} has no task net to start at"
             raise ValueError(f"{what}; set inference_start to zeros, noise, uniform or net")
-        return method(**{name: parts[name]() for name in asked}, **given)
+        made = {**{name: parts[name]() for name in asked}, **given}
+        lend(made.get("task_net"), made.get("energy"))
+        return method(**made)
 
     @cached_property
     def space(self) -> Space:
@@ -162,6 +165,13 @@ class Parts:
 
     def task_net(self) -> nn.Module:
         return self.task.task_net(self.settings)
+
+    def encoder(self) -> nn.Module:
+        """Return a network from inputs to features of whole instances, as wide as ``encoder.width``."""
+        if self.task.own.task_net is not None:
+            what = f"method {self.spec.name} reads features, and a task net of your own gives logits"
+            raise ValueError(f"{what}; leave task_net= out")
+        return self.task.input.network(self.settings, "instance", "task")
 
     def start_net(self) -> nn.Module | None:
         """Return the network where inference starts, if it starts at one of its own."""

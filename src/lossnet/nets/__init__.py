@@ -1,6 +1,7 @@
 """Networks that read inputs."""
 
 from lossnet.nets.decoder import Decoder, Prefixed
+from lossnet.nets.encoder import Borrowed, EncodedMLP, EncodedTokens, Sharing, TextEncoder, Training, lend
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -17,8 +18,11 @@ __all__ = [
     "FCN",
     "MLP",
     "BiLSTM",
+    "Borrowed",
     "CharacterCNN",
     "Decoder",
+    "EncodedMLP",
+    "EncodedTokens",
     "InputLayer",
     "Marked",
     "MarkedImages",
@@ -28,9 +32,13 @@ __all__ = [
     "PooledImages",
     "PooledTokens",
     "Prefixed",
+    "Sharing",
     "Tagger",
+    "TextEncoder",
     "Tokens",
+    "Training",
     "UNet",
     "WordVectors",
+    "lend",
     "linear",
 ]

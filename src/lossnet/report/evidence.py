@@ -61,6 +61,10 @@ class RunOutput(NamedTuple):
         return energy.cpu().eval() if isinstance(energy, Energy) else load_energy(self.run.folder)
 
 
+#: what a run says of how it read its data
+_READ = ("split", "labels", "words", "valid", "test", "encoding", "facts", "text")
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Predictions of subject and baseline, one `RunOutput` for each seed, beside the truth.
@@ -168,7 +172,5 @@ def _read_data(run: Finished, model: Model, data_dir: Path | None) -> Loaded:
         name = str(data_dir / Path(name).name)
     if Path(name).is_fifo():
         raise ValueError(f"{name} is a pipe: what the run read there cannot be read again")
-    options: dict[str, Any] = {
-        name: source.get(name) for name in ("split", "labels", "words", "valid", "test", "encoding", "facts")
-    }
+    options: dict[str, Any] = {name: source.get(name) for name in _READ}
     return load(name, data_dir, task=model.task, **options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -57,3 +59,25 @@ class Progress:
         """Show an epoch's validation metric and the best so far."""
         self._metric = f"valid {monitor} {value:.4f} (best {best:.4f})"
         self._bar.update(self._task, values=f"{self._values}  {self._metric}")
+
+
+@contextmanager
+def counted_bar(what: str, total: int, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a bar while ``total`` things are done, and yield a function that counts some more of them."""
+    console = Console(stderr=True)
+    shown = shown and (console.is_terminal or console.is_jupyter)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    bar = Bar(*columns, console=console, disable=not shown, transient=True)
+    task = bar.add_task(what, total=total)
+    if shown:
+        bar.start()
+    try:
+        yield lambda count: bar.advance(task, count)
+    finally:
+        if shown:
+            bar.stop()

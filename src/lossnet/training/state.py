@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -74,6 +74,24 @@ class Position:
     def next_epoch(self) -> None:
         self.epoch += 1
         self.step, self.totals, self.seconds = 0, {}, 0.0
+
+
+def rate_groups(network: nn.Module, rate: float) -> list[dict[str, Any]]:
+    """Return a network's trained parameters in groups of one learning rate, the network's own ``rate`` first.
+
+    A module whose parameters are trained at other rates has a method ``rates`` that yields these with shares
+    of the network's rate, as `lossnet.nets.TextEncoder` does.
+
+    >>> [(len(group["params"]), group["lr"]) for group in rate_groups(nn.Linear(2, 3), 0.1)]
+    [(2, 0.1)]
+    """
+    modules = (one for one in network.modules() if hasattr(one, "rates"))
+    shares = {parameter: share for one in modules for parameter, share in cast(Any, one).rates()}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            groups.setdefault(shares.get(parameter, 1.0), []).append(parameter)
+    return [{"params": groups[share], "lr": rate * share} for share in sorted(groups, reverse=True)]
 
 
 def _epochs(count: int) -> str:
@@ -152,7 +170,9 @@ class TrainingState:
             trained = [one for one in self.method.get_submodule(name).parameters() if one.requires_grad]
             if not trained:
                 continue
-            self.optimizers[name] = optimizer = self.options.optimizer(trained, lr=self._rate(name))
+            groups = rate_groups(self.method.get_submodule(name), self._rate(name))
+            given: Any = groups if len(groups) > 1 else trained
+            self.optimizers[name] = optimizer = self.options.optimizer(given, lr=self._rate(name))
             engine.prepare(optimizer)
             if self._limited(name):
                 self.schedulers[name] = self.options.scheduler(optimizer)

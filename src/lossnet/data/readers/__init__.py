@@ -42,6 +42,7 @@ from lossnet.data.readers.table import (
 )
 from lossnet.data.readers.text import Like, Unknown, align_labels, build, missing_file, open_lines
 from lossnet.data.tables import MultiLabelData
+from lossnet.data.texts import TextTable
 from lossnet.suggest import did_you_mean
 from lossnet.warn import warn
 
@@ -80,6 +81,8 @@ _BY_SUFFIX: dict[str, Reader] = {
 
 _SPARSE = (".txt", ".svm", ".libsvm")
 _BINARY = (".npz", ".parquet", ".pq")
+#: extensions of tables whose columns may hold texts
+_NAMED = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 #: extensions of the files that `read` reads
 TABLES = (".arff", *_SPARSE, *_BY_SUFFIX)
 
@@ -104,14 +107,16 @@ def read_inputs(
     label_names: Sequence[str],
     needed: Collection[str] = (),
     unknown: Unknown = "missing",
+    texts: Sequence[str] = (),
     **options: Any,
 ) -> MultiLabelData:
     """Read a file to predict on: the columns a model was trained on, by name and in that order.
 
     Label columns may be there, as for an evaluation, or not: then ``y`` is all zeros.  A missing input
     column is an error; columns that training did not use, such as a row's id, are passed over.  So is the
-    lack of a label that is ``needed``.  Values that a column of text did not have in training, and dates that
-    cannot be read, count as ``"missing"`` and are counted in one warning, or are an ``"error"``.
+    lack of a label that is ``needed``.  ``texts`` are columns of texts.  Values that a column of
+    categories did not have in training, and dates that cannot be read, count as ``"missing"`` and are counted
+    in one warning, or are an ``"error"``.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -121,7 +126,7 @@ def read_inputs(
     >>> data.x.tolist(), data.y.toarray().tolist()
     ([[90.0, 3.0]], [[0]])
     """
-    like = Like(tuple(feature_names), tuple(label_names), unknown)
+    like = Like(tuple(feature_names), tuple(label_names), unknown, texts=tuple(texts))
     data = read(path, like=like, **options)
     if lacking := sorted(set(needed) - set(data.label_names)):
         what = f"lacks the label {lacking[0]!r} of training"
@@ -137,7 +142,10 @@ def _warn_of(like: Like, where: str = "") -> None:
 
 
 def named_rows(
-    columns: Mapping[str, Sequence[Any]], feature_names: Sequence[str], unknown: Unknown = "missing"
+    columns: Mapping[str, Sequence[Any]],
+    feature_names: Sequence[str],
+    unknown: Unknown = "missing",
+    texts: Sequence[str] = (),
 ) -> MultiLabelData:
     """Return rows to predict for, given by the names of their columns, as inputs of a trained model.
 
@@ -147,7 +155,7 @@ def named_rows(
     array([[90.,  0.,  1.],
            [80., nan, nan]], dtype=float32)
     """
-    like = Like(tuple(feature_names), (), unknown)
+    like = Like(tuple(feature_names), (), unknown, texts=tuple(texts))
     try:
         data = _align("", assemble_like(columns, like), like)
     except DataError as error:
@@ -163,6 +171,7 @@ def stream_inputs(
     rows: int = ROWS,
     encoding: str | None = None,
     unknown: Unknown = "missing",
+    texts: Sequence[str] = (),
 ) -> Iterator[MultiLabelData]:
     """Yield what `read_inputs` reads, ``rows`` at a time, so that a file may be larger than memory.
 
@@ -175,7 +184,7 @@ def stream_inputs(
     ...     [len(part) for part in stream_inputs(path, ["length", "width"], ["is_fun"], rows=2)]
     [2, 1]
     """
-    like = Like(tuple(feature_names), tuple(label_names), unknown)
+    like = Like(tuple(feature_names), tuple(label_names), unknown, texts=tuple(texts))
     for part in _parts(path, None, rows, {"like": like, "encoding": encoding}):
         yield _align(path, part, like)
     _warn_of(like, f"{fspath(path)}: ")
@@ -197,6 +206,10 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
             reader = read_xc if is_xc_header(next(ahead)) else read_libsvm
         del ahead  # or it would keep all lines
         options = {**options, "lines": lines}
+    if options.get("text") is None:
+        options = {name: value for name, value in options.items() if name != "text"}
+    elif suffix not in _NAMED:
+        raise DataError("text= (--text) names columns of a CSV, TSV or Parquet file", path)
     if reader is None:
         if not Path(path).exists():
             raise missing_file(path)
@@ -217,9 +230,11 @@ def _parts(path: AnyPath, labels: Any, size: int | None, options: dict[str, Any]
 def _align(path: AnyPath, data: MultiLabelData, like: Like) -> MultiLabelData:
     if (data.feature_names, data.label_names) == (like.feature_names, like.label_names):
         return data
-    if lacking := like.lacks(data.feature_names):
+    texts = data.source.texts if isinstance(data.source, TextTable) else {}
+    if lacking := like.lacks([*data.feature_names, *texts]):
         raise DataError(lacking, fspath(path), 1)
     columns = {name: column for column, name in enumerate(data.feature_names)}
     x = data.x[:, [columns[name] for name in like.feature_names]]
     y = align_labels(path, data.target, like.label_names)
-    return build(path, x, y, like.feature_names, like.label_names)
+    aligned = build(path, x, y, like.feature_names, like.label_names)
+    return aligned.replace(TextTable(texts, aligned.source)) if texts else aligned

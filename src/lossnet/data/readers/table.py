@@ -33,6 +33,7 @@ from lossnet.data.readers.text import (
     whole,
 )
 from lossnet.data.tables import LabelTable, MultiLabelData, Origin
+from lossnet.data.texts import TextTable
 from lossnet.suggest import did_you_mean
 from lossnet.warn import warn
 
@@ -43,6 +44,10 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _MOST_TEXTS = 50
 #: the share of a column's cells that must be dates
 _MOSTLY = 0.9
+#: words as they are counted to tell texts from names: signs of scripts without spaces count one by one
+_WORD = re.compile(r"[\u2e80-\u9fff]|[^\s\u2e80-\u9fff]+")
+#: words that most cells of a column of texts have at least
+_SEVERAL = 3
 #: cells that hold several names
 _SETS = (list, tuple, set, frozenset, np.ndarray)
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|uuid|guid|nr|no|index|key))|.*[a-z](Id|ID)")
@@ -52,6 +57,9 @@ _ROWS = 4096
 _PARQUET = (".parquet", ".pq")
 #: stands for the path in errors and warnings about a data frame; lines are its rows from 1
 _FRAME = "data frame"
+
+# The csv module's own limit of 131,072 characters is less than a long document.
+csv.field_size_limit(1 << 24)
 
 Columns = Mapping[str, Sequence[Any]]
 #: columns of some rows by name, and the lines where the rows begin
@@ -65,6 +73,7 @@ class _Wanted(NamedTuple):
     categories: Collection[str] = ()
     drop: Collection[str] = ()
     like: Like | None = None
+    text: Collection[str] | None = None
 
 
 @whole
@@ -75,6 +84,7 @@ def read_csv(
     delimiter: str | None = None,
     categories: Collection[str] = (),
     drop: Collection[str] = (),
+    text: Collection[str] | None = None,
     encoding: str = "utf-8",
     like: Like | None = None,
     size: int | None = None,
@@ -87,8 +97,10 @@ def read_csv(
     `lossnet.data.readers.dates.read_date`) becomes numbers for year, month, weekday, day and time.  An empty
     cell is a missing value, and so is ``NA``, ``nan``, ``null`` or ``?`` in a column of numbers or dates.
 
-    A column that is empty, and in more than 50 rows one of texts that hardly come twice, such as titles, of
-    row numbers or identifiers, or with the same value everywhere, is left out with a warning.
+    Columns of texts, whose cells have several words and are mostly different, make the source a
+    `lossnet.data.TextTable`; ``text`` names them where that guess is wrong, and then no other column is one.
+    A column that is empty, and in more than 50 rows one of names that hardly come twice, of row numbers or
+    identifiers, or with the same value everywhere, is left out with a warning.
 
     Labels are columns of 0 and 1 (or no and yes), empty where it is not known whether a label is true; or
     one column with the names of each row's labels, separated by semicolons, bars or commas.
@@ -106,7 +118,7 @@ def read_csv(
     (('length', 'country=fr', 'country=it'), [[90.0, 0.0, 1.0], [nan, 1.0, 0.0]])
     """
     for part in _csv_parts(fspath(path), size, encoding, delimiter):
-        yield _assemble(path, _Wanted(labels, categories, drop, like), *part)
+        yield _assemble(path, _Wanted(labels, categories, drop, like, text), *part)
 
 
 @whole
@@ -116,6 +128,7 @@ def read_parquet(
     *,
     categories: Collection[str] = (),
     drop: Collection[str] = (),
+    text: Collection[str] | None = None,
     like: Like | None = None,
     size: int | None = None,
 ) -> Iterator[MultiLabelData]:
@@ -124,7 +137,7 @@ def read_parquet(
     Needs the ``[parquet]`` extra.  Errors give the row, from 1, in place of the line.
     """
     for part in _parquet_parts(fspath(path), size):
-        yield _assemble(path, _Wanted(labels, categories, drop, like), *part)
+        yield _assemble(path, _Wanted(labels, categories, drop, like, text), *part)
 
 
 def read_facts(path: AnyPath, names: Sequence[str], encoding: str = "utf-8") -> Facts:
@@ -175,7 +188,9 @@ def frame_columns(frame: Any) -> dict[str, list[Any]]:
     return columns
 
 
-def read_frame(frame: Any, labels: str | Iterable[str] | None) -> MultiLabelData:
+def read_frame(
+    frame: Any, labels: str | Iterable[str] | None, text: Collection[str] | None = None
+) -> MultiLabelData:
     """Return a data frame's inputs and labels, its columns read as those of `read_csv`.
 
     >>> import pandas
@@ -183,7 +198,7 @@ def read_frame(frame: Any, labels: str | Iterable[str] | None) -> MultiLabelData
     >>> read_frame(films, labels="is_*").feature_names
     ('length', 'country=fr', 'country=it')
     """
-    return _assemble(_FRAME, _Wanted(labels), frame_columns(frame), range(1, len(frame) + 1))
+    return _assemble(_FRAME, _Wanted(labels, text=text), frame_columns(frame), range(1, len(frame) + 1))
 
 
 class LabelledTexts(NamedTuple):
@@ -253,6 +268,13 @@ def stream_cells(
     for columns, _ in _csv_parts(fspath(path), size, encoding):
         _check_names(path, names, columns)
         yield from zip(*(columns[name] for name in names), strict=True)
+
+
+def parquet_columns(path: str, names: Sequence[str]) -> Columns:
+    """Return whole columns of a Parquet file as they are: texts, numbers, or lists of texts."""
+    ((columns, _),) = _parquet_parts(path, None)
+    _check_names(path, names, columns)
+    return {name: columns[name] for name in names}
 
 
 def _check_names(path: AnyPath, names: Iterable[str], columns: Iterable[str]) -> None:
@@ -393,8 +415,9 @@ def assemble_like(columns: Mapping[str, Sequence[Any]], like: Like) -> MultiLabe
 
 def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[int]) -> MultiLabelData:
     chosen = _label_columns(path, columns, wanted)
-    _check_names(path, (*wanted.drop, *wanted.categories), columns)
+    _check_names(path, (*wanted.drop, *wanted.categories, *(wanted.text or ())), columns)
     like = wanted.like
+    texts: dict[str, list[str]] = {}
     blocks = [np.empty((len(lines), 0), dtype=np.float32)]
     feature_names: list[str] = []
     used, dropped = dict[str, str](), dict.fromkeys(wanted.drop, "dropped on request")
@@ -402,6 +425,10 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
         if name in chosen or name in wanted.drop:
             continue
         column = _Column(path, name, cells, lines)
+        if column.holds_texts(wanted):
+            texts[name] = column.texts()
+            used[name] = "text"
+            continue
         found = column.read(name in wanted.categories) if like is None else column.read_like(like)
         if found is None:
             assert like is not None
@@ -414,17 +441,19 @@ def _assemble(path: AnyPath, wanted: _Wanted, columns: Columns, lines: Sequence[
         used[name] = found.what
         feature_names += found.names
         blocks.append(found.values)
-    if like is not None and (lacking := like.lacks(feature_names)):
+    if like is not None and (lacking := like.lacks([*feature_names, *texts])):
         raise DataError(lacking, path, 1)
-    if not feature_names and like is None:
+    if not feature_names and not texts and like is None:
         what = "no column is left to predict from; all are labels or are left out"
-        raise DataError(f"{what}; free text is read with words=, --words", path, 1)
+        raise DataError(f"{what}; name columns of texts: text=, --text", path, 1)
     label_names, y = _label_matrix(path, chosen, columns, lines)
     data = build(
         path, np.concatenate(blocks, axis=1), sparse.csr_array(y), feature_names, label_names, line=1
     )
     data.source.origin = Origin(used, dropped)
-    return data
+    if like is not None:  # in the order of training, whatever the file's
+        texts = {name: texts[name] for name in like.texts}
+    return data.replace(TextTable(texts, data.source)) if texts else data
 
 
 def _label_matrix(
@@ -508,6 +537,28 @@ class _Column(NamedTuple):
     name: str
     cells: Sequence[Any]
     lines: Sequence[int]
+
+    def holds_texts(self, wanted: _Wanted) -> bool:
+        """Whether cells are texts: somebody says so, or most have several words and are like no other."""
+        if wanted.like is not None:
+            return self.name in wanted.like.texts
+        if wanted.text is not None or self.name in wanted.categories:
+            return self.name in (wanted.text or ())
+        cells = [cell for cell in self.cells if _present(cell) and not _is_missing(cell)]
+        if not all(isinstance(cell, str) for cell in cells) or 2 * len(set(cells)) <= len(cells):
+            return False
+        several = sum(len(_WORD.findall(cell)) >= _SEVERAL for cell in cells)
+        return 2 * several > len(cells) and 2 * sum(map(_is_date, cells)) < len(cells)
+
+    def texts(self) -> list[str]:
+        """Return cells as texts, empty where there is none."""
+        texts = []
+        for row, cell in enumerate(self.cells):
+            if isinstance(cell, (*_SETS, dict, bytes, _Other)):
+                kind = cell.kind if isinstance(cell, _Other) else type(cell).__name__
+                raise self._error(row, f"{self.name!r} has values of type {kind}; texts are strings")
+            texts.append((f"{cell:g}" if isinstance(cell, float) else str(cell)) if _present(cell) else "")
+        return texts
 
     def read(self, as_category: bool) -> _Block | str:
         """Return the features of a column that is trained on, or the reason why it has none."""
@@ -670,6 +721,10 @@ def _present(cell: Any) -> bool:
 
 def _is_missing(cell: Any) -> bool:
     return isinstance(cell, str) and cell.lower() in _MISSING
+
+
+def _is_date(cell: str) -> bool:
+    return is_ambiguous(cell) or read_date(cell) is not None
 
 
 def _is_number(cell: Any) -> bool:

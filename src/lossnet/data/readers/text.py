@@ -91,7 +91,7 @@ def shortened(value: object) -> str:
 class Wanted(NamedTuple):
     """A column that a table must have for a model: its kind, its values, and the features it becomes."""
 
-    kind: Literal["number", "category", "date", "date and time"]
+    kind: Literal["number", "category", "date", "date and time", "text"]
     features: list[str]
     values: list[str]
 
@@ -101,7 +101,7 @@ class Like:
     """The columns a file must have to be used with a model: those it was trained on.
 
     ``unknown`` says what values are that training did not have; those that count as missing are noted in
-    ``unseen``.  ``ignored`` are columns that training did not use.
+    ``unseen``.  ``ignored`` are columns that training did not use, and ``texts`` those of texts.
     """
 
     feature_names: tuple[str, ...]
@@ -109,6 +109,7 @@ class Like:
     unknown: Unknown = "missing"
     unseen: Unseen = field(default_factory=Unseen, compare=False)
     ignored: set[str] = field(default_factory=set, compare=False)
+    texts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.unknown not in get_args(Unknown):
@@ -136,7 +137,8 @@ class Like:
 
     def uses(self, column: str) -> bool:
         """Whether training used a column of a table."""
-        return column in self.features or column in self.dates or self.values(column) is not None
+        known = column in self.texts or column in self.features or column in self.dates
+        return known or self.values(column) is not None
 
     @cached_property
     def dates(self) -> dict[str, bool]:
@@ -157,7 +159,7 @@ class Like:
         {'minutes': [], 'country': ['fr', 'it']}
         """
         parts = {part: name for name, timed in self.dates.items() for part in date_names(name, timed)}
-        columns: dict[str, Wanted] = {}
+        columns = {name: Wanted("text", [name], []) for name in self.texts}
         for feature in self.feature_names:
             name, is_category, value = feature.partition("=")
             if feature in parts:
@@ -172,7 +174,7 @@ class Like:
 
     def lacks(self, names: Iterable[str]) -> str:
         """Return an error message about features of which there are no columns; empty if there are all."""
-        lacking = self.features.difference(names)
+        lacking = self.features.union(self.texts).difference(names)
         if not lacking:
             return ""
         columns = [name for name, column in self.columns.items() if not lacking.isdisjoint(column.features)]

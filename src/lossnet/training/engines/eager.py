@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from lossnet import ops, scores
 from lossnet.data.examples import Dataset
-from lossnet.methods.base import Method, Stage, Update
+from lossnet.methods.base import Method, Stage, Update, trained
 from lossnet.spaces import Batch, MultiLabel
 from lossnet.training.engines.descent import descend, ordered, parameters_of
 from lossnet.training.evaluation import Views, are_sets, predict
@@ -129,8 +129,7 @@ class Eager:
                 gradients = torch.autograd.grad(update.loss, parameters, allow_unused=True)
             else:
                 network = job.method.get_submodule(update.network)
-                trained = [one for one in network.parameters() if one.requires_grad]
-                gradients = ordered(optimizer, trained, update.gradients)
+                gradients = ordered(optimizer, trained(network), update.gradients)
             gradients, loss, measured = self.totals(update, gradients)
             norm = descend(optimizer, gradients, job.clips[update.network])
             yield update, {"loss": loss, "gradient_norm": norm, **measured}
