@@ -56,7 +56,7 @@ Tree = tuple[Span, ...]
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 #: what the root is called where a tree is written
 ROOT = "TOP"
-#: tags without labels, one at least of each kind: with these, some tree can be spelled over any words
+#: tags without labels, one at least of each kind; with these, some tree can be spelled over any words
 PLAIN = ("l", "l L", "l R", "r", "r L", "r R")
 
 #: symbols of linearised trees beside opening brackets
