@@ -314,7 +314,7 @@ def inputs_of(x: Any, by_word: bool = False) -> Examples:
     >>> len(inputs_of([[0.5], [2.0]]))
     2
     """
-    kinds = {Words.kind: Words, **Input.kinds} if by_word else Input.kinds
+    kinds = {Words.kind: Words, **Input.kinds} if by_word else Input.guesses()
     kind = _kind_of(kinds, x, "inputs", "rows of numbers, texts, sentences, or arrays of images")
     return Examples(kind.collect(x))
 

@@ -280,7 +280,7 @@ class MultiLabelClassifier(ClassifierMixin, WordEstimator):  # type: ignore[misc
             if (self.embeddings is not None or self.features) and Words.accepts(X):
                 return Words.kind
             # Where none fits, scikit-learn says what is wrong with X as features.
-            return next((name for name, kind in Input.kinds.items() if kind.accepts(X)), Features.kind)
+            return next((name for name, kind in Input.guesses().items() if kind.accepts(X)), Features.kind)
         if self.inputs not in Input.kinds:
             raise ValueError(f"no inputs {self.inputs!r}; choose auto, {', '.join(Input.kinds)}")
         return self.inputs

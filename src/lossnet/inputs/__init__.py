@@ -9,8 +9,7 @@
 `Images`      images               features of pixels, or of images
 ============  ===================  ======================================
 
-A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.  Kinds are asked whether raw
-inputs are theirs in the order in which they are imported here: strings are texts before they are sentences.
+A new kind is one new file with a subclass of `Input`; see ``docs/extend.md``.
 """
 
 from lossnet.inputs.base import (

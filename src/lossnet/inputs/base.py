@@ -127,6 +127,8 @@ class Input(Kind, Generic[SourceT, Item]):
     source: ClassVar[type[Source]]
     #: what its networks can describe
     levels: ClassVar[tuple[Level, ...]]
+    #: whether raw inputs that look like these are of another kind that they look like too
+    guessed_last: ClassVar[bool] = False
     #: whether a pretrained encoder may read them
     encodes: ClassVar[bool] = False
     #: settings of the networks that method ``auto`` tries, by names for people
@@ -176,6 +178,11 @@ class Input(Kind, Generic[SourceT, Item]):
     def accepts(cls, x: Any) -> bool:
         """Whether raw inputs of unknown kind look like this one."""
         return False
+
+    @classmethod
+    def guesses(cls) -> dict[str, type[Input[Any, Any]]]:
+        """Return all kinds by name, in the order in which raw inputs are guessed to be theirs."""
+        return dict(sorted(cls.kinds.items(), key=lambda item: item[1].guessed_last))
 
     def treating(self, unknown: Unknown) -> Self:
         """Return the kind for inputs whose values training did not have: ``"missing"``, or an ``"error"``.

@@ -71,6 +71,7 @@ class Words(Input[Sentences, Sentences]):
     source = Sentences
     levels: ClassVar[tuple[Level, ...]] = ("position", "instance")
     encodes = True
+    guessed_last = True  # strings are texts, unless somebody says so
 
     lexicon: Lexicon
     vectors: NDArray[np.float32] | None = None
