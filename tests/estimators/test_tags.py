@@ -104,7 +104,7 @@ def test_features_are_a_choice():
         ([["Ann", "saw"]], [["N"]], "give one of 'tags' per token"),
         ([["Ann"], []], [["N"], []], "has no tokens"),
         (SENTENCES, None, "y is None; give the tags of each sentence's tokens"),
-        (SENTENCES, [None] * 12, "y has None for a sentence; give the tags of each sentence's tokens"),
+        (SENTENCES, [None] * 12, "no row of y has a label, all are None or NaN; give some of them labels"),
         (None, PARTS, "X is None; give the tokens of each sentence"),
         ([3], [["N"]], "X has 3 for a sentence; give the tokens of each sentence"),
     ],

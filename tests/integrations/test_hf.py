@@ -302,6 +302,7 @@ def test_two_processes_train_as_one(tmp_path):
 
         AcceleratorState._reset_state(reset_partial_state=True)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        os.environ["OMP_NUM_THREADS"] = "1"  # accelerate warns without
         torch.set_num_threads(1)
         distributed.init_process_group(
             "gloo", init_method=f"file://{tmp_path}/group", rank=rank, world_size=2

@@ -203,7 +203,7 @@ class Rule(Energy):
     def _line(self, error: BaseException) -> str:
         """Return the line of a function of the user's own at which it failed, for a message."""
         code = getattr(self.penalties, "__code__", None)
-        if code is None or self.penalties.__module__.startswith("lossnet."):
+        if code is None or (self.penalties.__module__ or "").startswith("lossnet."):
             return ""
         frames = traceback.walk_tb(error.__traceback__)
         lines = [number for frame, number in frames if frame.f_code is code]

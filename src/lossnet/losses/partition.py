@@ -35,6 +35,7 @@ class Partition(EnergyLoss):
         then, ``P(y|x) = exp(−E(x, y) − τ(x))``, where NCE leaves a constant of each input open.  Its gradient
         varies more where samples of the task net miss what the energy wants.
 
+    >>> import torch
     >>> from lossnet.spaces import MultiLabel
     >>> prediction = Prediction(MultiLabel(1), torch.tensor([[0.0]]))
     >>> uniform = lambda y: 0 * y.sum(-1) + torch.tensor(2.0).log()  # −log P of each of two sets
