@@ -32,7 +32,7 @@ from lossnet.losses import NCE, EnergyFunction, TaskLoss
 from lossnet.losses.base import with_truth
 from lossnet.methods import SEAL, Method, Stack, Stage, Update
 from lossnet.recipes import recipe_settings
-from lossnet.run import Run, finish, identity_of, measure, new_model, read, trainer_of
+from lossnet.run import Run, find_device, finish, identity_of, measure, new_model, read, trainer_of
 from lossnet.runs import spread
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, MultiLabel, Prediction
@@ -283,31 +283,35 @@ def _work(
     wanted = Run(name, "seal", "nce", settings, seed=seed, data_dir=data_dir, device=device, progress=False)
     data = read(wanted)
     model = new_model(wanted, data)
-    trainer = trainer_of(model, wanted, identity_of(data))
     if way.make is not None:
         model.method = way.make(wanted, data, weight or 0.0)
-        trainer = Trainer(
-            model.method,
-            lr={
-                "members": settings.task_lr,
-                "task_net": settings.task_lr,
-                "energy": RESIDUAL_LR if isinstance(model.method, ResidualTeacher) else settings.energy_lr,
-            },
-            optimizer=_optimizer,
-            batch_size=settings.batch_size,
-            max_epochs=settings.epochs,
-            patience=settings.patience,
-            clip=settings.clip,
-            seed=seed,
-            device=trainer.device,
-            progress=False,
-        )
+    residual = isinstance(model.method, ResidualTeacher)
+    trainer = _trainer(model.method, wanted) if residual else trainer_of(model, wanted, identity_of(data))
     history = trainer.fit(data.train.on(trainer.device), data.valid.on(trainer.device))
     fitted = measure(model, data, trainer, history)
     result = finish(wanted, data, fitted)
     kept = ("dataset", "seed", "settings", "metrics", "best_epoch", "epochs", "steps", "seconds")
     about = {"title": way.title, "weight": weight}
     return [{**about, **{key: result[key] for key in (*kept, "versions", "commit")}}]
+
+
+def _trainer(method: Method, run: Run) -> Trainer:
+    """Return the trainer of all ways, with a rate and a decay of its own for a residual energy."""
+    settings = run.settings
+    assert settings is not None
+    same = "batch_size", "patience", "patience_steps", "clip", "plateau_patience", "plateau_factor"
+    rates = {"members": settings.task_lr, "energy": RESIDUAL_LR, "task_net": settings.task_lr}
+    return Trainer(
+        method,
+        lr=rates,
+        optimizer=_optimizer,
+        max_epochs=settings.epochs,
+        unlimited=() if settings.energy_limits else ("energy",),
+        seed=run.seed,
+        device=find_device(run.device),
+        progress=False,
+        **{name: getattr(settings, name) for name in same},
+    )
 
 
 def _optimizer(parameters: Any, lr: float) -> torch.optim.Optimizer:
