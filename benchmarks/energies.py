@@ -264,13 +264,13 @@ def _key(one: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def chosen(lines: Sequence[dict[str, Any]], name: str, way: Way) -> float | None:
-    """Return the weight of the energy with the highest tuned F1 on validation data, of those of seed 0."""
+    """Return the weight with the highest tuned F1 on validation data with seed 0, the lowest of equals."""
     tried = {
         one["weight"]: one["metrics"]["valid"]["f1_tuned"]
         for one in lines
         if (one["dataset"], one["title"], one["seed"]) == (name, way.title, 0)
     }
-    return max(tried, key=lambda weight: tried[weight]) if tried else None
+    return max(tried, key=lambda weight: (tried[weight], -(weight or 0))) if tried else None
 
 
 def _work(
@@ -285,8 +285,10 @@ def _work(
     model = new_model(wanted, data)
     if way.make is not None:
         model.method = way.make(wanted, data, weight or 0.0)
-    residual = isinstance(model.method, ResidualTeacher)
-    trainer = _trainer(model.method, wanted) if residual else trainer_of(model, wanted, identity_of(data))
+    if isinstance(model.method, ResidualTeacher):
+        trainer = _trainer(model.method, wanted)
+    else:
+        trainer = trainer_of(model, wanted, identity_of(data))
     history = trainer.fit(data.train.on(trainer.device), data.valid.on(trainer.device))
     fitted = measure(model, data, trainer, history)
     result = finish(wanted, data, fitted)
@@ -295,7 +297,7 @@ def _work(
     return [{**about, **{key: result[key] for key in (*kept, "versions", "commit")}}]
 
 
-def _trainer(method: Method, run: Run) -> Trainer:
+def _trainer(method: ResidualTeacher, run: Run) -> Trainer:
     """Return the trainer of all ways, with a rate and a decay of its own for a residual energy."""
     settings = run.settings
     assert settings is not None
@@ -304,7 +306,7 @@ def _trainer(method: Method, run: Run) -> Trainer:
     return Trainer(
         method,
         lr=rates,
-        optimizer=_optimizer,
+        optimizer=_optimizer(method.energy),
         max_epochs=settings.epochs,
         unlimited=() if settings.energy_limits else ("energy",),
         seed=run.seed,
@@ -314,10 +316,16 @@ def _trainer(method: Method, run: Run) -> Trainer:
     )
 
 
-def _optimizer(parameters: Any, lr: float) -> torch.optim.Optimizer:
-    """Return AdamW, with the decay of a residual energy for its learning rate."""
-    decay = RESIDUAL_DECAY if lr == RESIDUAL_LR else 1e-5
-    return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay, fused=True)
+def _optimizer(energy: nn.Module) -> Callable[[Any, float], torch.optim.Optimizer]:
+    """Return what makes AdamW, with a decay of its own for the energy's parameters."""
+    own = {id(parameter) for parameter in energy.parameters()}
+
+    def made(parameters: Any, lr: float) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        decay = RESIDUAL_DECAY if id(parameters[0]) in own else 1e-5
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay, fused=True)
+
+    return made
 
 
 def table(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
