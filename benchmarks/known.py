@@ -1,9 +1,10 @@
 """Labels that are known when predicting, whole sets, and planted errors.
 
-For each data set and seed one network is trained with cross-entropy, and beside it what answers once a part
-of an output is known: a network that reads it, the residual energy, and an ensemble of five classifier
-chains.  Test instances then have each of their true labels known with some chance, or each label, true or
-not; of completed digits, whole rows of pixels.  What is predicted of the rest is compared.
+For each data set and seed a network is trained with cross-entropy: of the two that `auto` compares, the one
+that validation data choose.  Beside it is trained what answers once a part of an output is known: a network
+that reads it, the residual energy, and an ensemble of five classifier chains.  Test instances then have each
+of their true labels known with some chance, or each label, true or not; of completed digits, whole rows of
+pixels.  What is predicted of the rest is compared.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lossnet.loading import Loaded
 from lossnet.methods import CrossEntropy
 from lossnet.model import Model
 from lossnet.nets import MLP
-from lossnet.run import Run, find_device, fit, read, resolve, versions, with_conditional
+from lossnet.run import Fitted, Run, find_device, fit, read, versions, with_conditional
 from lossnet.runs import spread
 from lossnet.scores import LOG_LOSS
 from lossnet.settings import Settings
@@ -44,8 +45,6 @@ SMALL = SETS[:5]
 SHARES = (0.0, 0.2, 0.5, 0.8)
 IGNORING, NETWORK, ENERGY, CHAINS = "ignoring it", "network", "energy", "classifier chains"
 PLANTED = ("digits-pairs", "genbase", "expr_fun", "bibtex")
-#: one softplus layer with much dropout is best of plain networks on sets with many inputs
-_CHANGES = {"task_layers": 1, "task_dropout": 0.5}
 _CHAINS = 5
 _FLIPPED = 0.05
 
@@ -84,10 +83,15 @@ def _work(name: str, seed: int, data_dir: Path | None, device: str) -> list[dict
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     started, device = time.monotonic(), find_device(device)
-    trained, data, fitted = _trained(name, seed, data_dir, device)
+    wanted = _run(name, seed, data_dir, device)
+    data = read(wanted)
+    trained, fitted = _best(wanted, data)
     engines = {
         engine: with_conditional(fitted, _asking(trained, engine), data) for engine in ("network", "energy")
     }
+    decision = dataclasses.replace(fitted.model.decision, goal="exact-match")
+    for_sets = dataclasses.replace(fitted, model=dataclasses.replace(fitted.model, decision=decision))
+    joint = with_conditional(for_sets, _asking(trained, "energy"), data).model
     losses = {engine: one.conditional["losses"][engine] for engine, one in engines.items() if one.conditional}
     losses["task net"] = engines["network"].conditional["losses"]["task net"]  # type: ignore[index]
     chains = Chains.fit(trained, data, device, seed)
@@ -100,8 +104,9 @@ def _work(name: str, seed: int, data_dir: Path | None, device: str) -> list[dict
         "split": data.split_name,
         "valid_log_loss": losses,
         "chosen": min(("network", "energy"), key=losses.__getitem__),
+        "network": {name: getattr(trained.settings, name) for name in ("task_layers", "task_dropout")},
         "figures": figures,
-        "exact": _exact(data, fitted.model, engines["energy"].model, chains, trained, device),
+        "exact": _exact(data, fitted.model, joint, chains, trained, device),
         "milliseconds": costs,
         "seconds": seconds,
         "device": device,
@@ -110,21 +115,28 @@ def _work(name: str, seed: int, data_dir: Path | None, device: str) -> list[dict
     return [result]
 
 
-def _trained(name: str, seed: int, data_dir: Path | None, device: str) -> tuple[Run, Loaded, Any]:
-    changes = {} if name.startswith("digits") else _CHANGES
-    wanted = Run(
+def _run(name: str, seed: int, data_dir: Path | None, device: str) -> Run:
+    """Cross-entropy with default settings, without the data set's recipe."""
+    return Run(
         name,
         "cross-entropy",
-        changes=changes,
+        settings=Settings(),
         goal="f1",
         seed=seed,
         data_dir=data_dir,
         device=device,
         progress=False,
     )
-    trained = resolve(wanted)
-    data = read(trained)
-    return trained, data, fit(trained, data)
+
+
+def _best(run: Run, data: Loaded) -> tuple[Run, Fitted]:
+    """Of the networks that `auto` compares, the one with the best sets of validation data."""
+    runs = [
+        dataclasses.replace(run, settings=Settings.of(changes))
+        for changes in data.task.input.variants.values()
+    ]
+    trained = [(one, fit(one, data)) for one in runs]
+    return max(trained, key=lambda pair: pair[1].metrics["valid"]["f1_expected"])
 
 
 def _asking(run: Run, engine: str) -> Run:
@@ -386,18 +398,7 @@ def _plant(name: str, seed: int, data_dir: Path | None, device: str) -> list[dic
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     started, device = time.monotonic(), find_device(device)
-    changes = {} if name.startswith("digits") else _CHANGES
-    wanted = Run(
-        name,
-        "cross-entropy",
-        changes={**changes, "conditional": "energy"},
-        goal="f1",
-        seed=seed,
-        data_dir=data_dir,
-        device=device,
-        progress=False,
-    )
-    run, parts, wrong = resolve(wanted), {}, torch.zeros(0)
+    run, parts, wrong = _run(name, seed, data_dir, device), {}, torch.zeros(0)
     data = read(run)
     for place, part in enumerate(("train", "valid", "test")):
         examples = getattr(data, part)
@@ -406,7 +407,8 @@ def _plant(name: str, seed: int, data_dir: Path | None, device: str) -> list[dic
         parts[part] = examples.replace(target=LabelTable(sets.numpy().astype("uint8"), list(names)))
         wrong = planted
     data = dataclasses.replace(data, **parts)
-    model = fit(run, data).model
+    run, fitted = _best(run, data)
+    model = with_conditional(fitted, _asking(run, "energy"), data).model
     relaxed, given = _predicted(model, data.test, device)
     engine = model.conditional
     assert isinstance(engine, EnergyConditional)

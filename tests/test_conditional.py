@@ -11,13 +11,15 @@ import torch
 import lossnet
 from lossnet import MultiLabelClassifier, Segmenter, SequenceTagger
 from lossnet.cli import main
-from lossnet.conditional import combined, draw_known
+from lossnet.conditional import EnergyConditional, combined, draw_known, train_conditional
 from lossnet.data import DataError, MultiLabelData
+from lossnet.energies import LabelResidual
 from lossnet.loading import Loaded
 from lossnet.model import CONDITIONAL, ModelError
 from lossnet.run import Run, carry_out
 from lossnet.settings import Settings
 from lossnet.spaces import Mask, MultiLabel, Tags
+from lossnet.task import Task
 
 ENGINES = "network", "energy", "auto"
 
@@ -375,3 +377,34 @@ def test_ruled_out_tags_leave_their_share_to_the_others():
     relaxed = torch.tensor([[[0.2, 0.3, 0.5]]])
     found = combined(Tags(3), relaxed, torch.tensor([[[torch.nan, 0.0, torch.nan]]]))
     torch.testing.assert_close(found, torch.tensor([[[2 / 7, 0, 5 / 7]]]))
+
+
+class Answering(EnergyConditional):
+    """An energy that answers with one chance for all labels, and one set for all instances."""
+
+    def __init__(self, chance, value):
+        super().__init__(LabelResidual(4, 2))
+        self.chance, self.value = chance, value
+
+    def marginals(self, x, relaxed, known, mask=None):
+        return torch.full_like(relaxed, self.chance)
+
+    def likeliest(self, relaxed, known):
+        return torch.full_like(relaxed, self.value)
+
+
+def test_energies_are_chosen_by_what_counts(monkeypatch):
+    x, y = torch.zeros(20, 2).numpy(), torch.ones(20, 4).numpy()
+    data = MultiLabelData.from_arrays(x, y)
+    task = Task.of_sizes(inputs=2, labels=4)
+    sure, right = Answering(0.9, 0.0), Answering(0.6, 1.0)
+    monkeypatch.setattr("lossnet.conditional.training._energies", lambda *_: [sure, right])
+
+    def predict(part):
+        return torch.full((20, 4), 0.5), torch.ones(20, 4)
+
+    def chosen(whole):
+        return train_conditional("energy", task, Settings(), data, data, predict, None, 0, whole)[0]
+
+    assert chosen(False) is sure
+    assert chosen(True) is right

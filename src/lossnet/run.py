@@ -440,6 +440,7 @@ def with_conditional(fitted: Fitted, run: Run, data: Loaded) -> Fitted:
         lambda valid: model.probabilities(valid, device),
         trained,
         run.seed,
+        model.decision.goal == "exact-match",
     )
     told = dataclasses.asdict(compared)
     if isinstance(model.conditional, EnergyConditional) and model.decision.goal == "exact-match":
