@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 import lossnet
 from lossnet import MultiLabelClassifier, Segmenter, SequenceTagger
 from lossnet.cli import main
-from lossnet.conditional import EnergyConditional, combined, draw_known, train_conditional
+from lossnet.conditional import EnergyConditional, combined, draw_known, make, train_conditional
 from lossnet.data import DataError, MultiLabelData
 from lossnet.energies import LabelResidual
 from lossnet.loading import Loaded
@@ -380,7 +381,7 @@ def test_ruled_out_tags_leave_their_share_to_the_others():
 
 
 class Answering(EnergyConditional):
-    """An energy that answers with one chance for all labels, and one set for all instances."""
+    """An energy that answers with one chance for all labels, and with one value for all of a set."""
 
     def __init__(self, chance, value):
         super().__init__(LabelResidual(4, 2))
@@ -389,8 +390,8 @@ class Answering(EnergyConditional):
     def marginals(self, x, relaxed, known, mask=None):
         return torch.full_like(relaxed, self.chance)
 
-    def likeliest(self, relaxed, known):
-        return torch.full_like(relaxed, self.value)
+    def prefer_seen(self, sets, relaxed, truth):
+        return float((truth == self.value).all(1).float().mean())
 
 
 def test_energies_are_chosen_by_what_counts(monkeypatch):
@@ -408,3 +409,46 @@ def test_energies_are_chosen_by_what_counts(monkeypatch):
 
     assert chosen(False) is sure
     assert chosen(True) is right
+
+
+def test_seen_sets_are_preferred_as_far_as_they_are_right_more_often():
+    torch.manual_seed(0)
+    sets = torch.tensor([[1.0, 1, 0, 0]] * 3 + [[0.0, 0, 1, 1]])
+    relaxed = torch.tensor([[0.6, 0.4, 0.3, 0.2], [0.1, 0.2, 0.6, 0.45]])
+    engine = make("energy", Task.of_sizes(inputs=2, labels=4), Settings())
+    nothing = torch.full_like(relaxed, NAN)
+    free = engine.likeliest(relaxed, nothing)
+    assert engine.prefer_seen(sets, relaxed, free) == 1
+    assert engine.seen.weight == 0, "the energy's own sets are right"
+    assert engine.prefer_seen(sets, relaxed, sets[[0, 3]]) == 1
+    weight = float(engine.seen.weight)
+    assert weight > 0
+    assert (engine.likeliest(relaxed, nothing) == sets[[0, 3]]).all()
+    whole = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)))
+    seen = {
+        tuple(row.tolist()): n for row, n in zip(engine.seen.sets.float(), engine.seen.counts, strict=True)
+    }
+    gain = torch.tensor([weight * math.log1p(seen.get(tuple(row.tolist()), 0)) for row in whole])
+    chances = engine.log_prob(relaxed, nothing, whole.expand(2, 16, 4))[0] + gain
+    assert (whole[chances.argmax(1)] == sets[[0, 3]]).all(), "by brute force over all sets"
+    known = torch.tensor([[NAN, 0, NAN, NAN], [NAN, NAN, NAN, 0]])
+    told = engine.likeliest(relaxed, known)
+    assert told[0, 1] == 0
+    assert told[1, 3] == 0
+
+
+def test_folders_have_the_seen_sets_and_old_ones_none(tmp_path):
+    task = Task.of_sizes(inputs=2, labels=4)
+    engine = make("energy", task, Settings())
+    engine.prefer_seen(torch.eye(4), torch.full((4, 4), 0.4), torch.eye(4))
+    again = make("energy", task, Settings())
+    again.load_state_dict(engine.state_dict(), assign=True)
+    assert (again.seen.sets == engine.seen.sets).all()
+    assert again.seen.weight == engine.seen.weight
+    old = {name: one for name, one in engine.state_dict().items() if not name.startswith("seen.")}
+    again = make("energy", task, Settings())
+    again.load_state_dict(old, assign=True)
+    assert len(again.seen.sets) == 0
+    wrong = {**engine.state_dict(), "seen.sets": torch.zeros(2, 5, dtype=torch.uint8)}
+    with pytest.raises(RuntimeError, match=r"seen\.sets"):
+        again.load_state_dict(wrong, assign=True)

@@ -109,6 +109,7 @@ def train_conditional(
     partly = PartlyKnown(valid, space, seed)
     losses = {"task net": _loss(None, partly, space, relaxed)}
     engines: dict[str, Conditional] = {}
+    sets = _whole_sets(train) if whole else torch.empty(0)
     for name in suitable(task, settings) if asked == "auto" else [asked]:
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
@@ -120,7 +121,7 @@ def train_conditional(
                 trained = _energies(empty, folds, train, valid, Sets(logits_of(relaxed), truth), fit)
         judged = [(_loss(engine, partly, space, relaxed), engine) for engine in trained]
         losses[name], engines[name] = min(
-            judged, key=lambda pair: (-_right(pair[1], relaxed, truth) if whole else 0.0, pair[0])
+            judged, key=lambda pair: (-_right(pair[1], sets, relaxed, truth) if whole else 0.0, pair[0])
         )
     chosen = min(engines, key=losses.__getitem__)
     return engines[chosen], Compared(losses, chosen)
@@ -182,14 +183,21 @@ class Sets:
         return Batch((self.logits[rows], self.sets[rows]), self.sets[rows])
 
 
-def _right(engine: Conditional, relaxed: Tensor, truth: Tensor) -> float:
-    """Return the share of instances whose likeliest set is the true one; 0 for a network, which has none."""
+@torch.no_grad()
+def _right(engine: Conditional, sets: Tensor, relaxed: Tensor, truth: Tensor) -> float:
+    """Return the share of validation instances whose likeliest set is the true one; 0 for a network.
+
+    Of an energy it is chosen first how far it prefers the training ``sets``.
+    """
     if not isinstance(engine, EnergyConditional):
         return 0.0
-    engine, nothing = engine.to(relaxed.device), torch.full_like(relaxed, torch.nan)
-    pairs = zip(relaxed.split(512), nothing.split(512), strict=True)
-    likeliest = torch.cat([engine.likeliest(*pair) for pair in pairs])
-    return float((likeliest == truth.to(likeliest)).all(1).float().mean())
+    return engine.to(relaxed.device).prefer_seen(sets, relaxed, truth)
+
+
+def _whole_sets(data: Dataset) -> Tensor:
+    """Return the true sets of the instances of which all labels are known."""
+    batches = (data.batch(rows) for rows in torch.arange(len(data)).split(512))
+    return torch.cat([one.y if one.known is None else one.y[one.known.all(1)] for one in batches])
 
 
 @torch.no_grad()
