@@ -129,7 +129,10 @@ def test_long_texts_are_cut(folder):
 
 def test_a_model_with_a_frozen_encoder_keeps_it(folder, tmp_path):
     data = loaded(folder, beside=True)
-    assert data.train.source.matrix.shape == (16, 17)
+    terms = len(data.task.input.terms.terms)
+    matrix = data.train.source.matrix.toarray()
+    assert matrix.shape == (16, 1 + terms + 16)
+    np.testing.assert_allclose((matrix[:, -16:] ** 2).mean(1), 1, rtol=1e-5)
     model = Model(*_built(data, "seal", "nce"))
     model.save(tmp_path / "model")
     again = lossnet.load(tmp_path / "model")
@@ -158,7 +161,7 @@ def test_an_encoder_is_trained_kept_and_exported(folder, tmp_path, train):
     data = loaded(folder, train)
     settings = lossnet.Settings(epochs=8, task_lr=1e-2, task_layers=1, energy_layers=1, batch_size=8)
     run = lossnet.Run("films", "seal", settings=settings, output=tmp_path / "run", progress=False)
-    before = data.task.input.vectors.network().state_dict()
+    before = data.task.input.encoder.network().state_dict()
     result = lossnet.train(run, data=data)
     assert result["metrics"]["valid"]["f1_tuned"] > 0.8
     model = lossnet.load(tmp_path / "run")
@@ -401,7 +404,7 @@ def test_what_is_missing_is_said(folder):
     for changed in ({"pieces": 0}, {"pooling": "last"}, {"train": "some"}, {"tokenizer": 3}, {"config": []}):
         with pytest.raises((DataError, TypeError)):
             Text.from_state({**content, "encoder": {**content["encoder"], **changed}}, arrays)
-    assert isinstance(Text.from_state(json.loads(json.dumps(content)), arrays).vectors.network(), TextEncoder)
+    assert isinstance(Text.from_state(json.loads(json.dumps(content)), arrays).encoder.network(), TextEncoder)
 
 
 def test_the_benchmark_measures_steps_and_the_cache(folder, tmp_path):

@@ -156,7 +156,7 @@ def test_tfidf_is_scikit_learns():
 
 def test_only_training_texts_have_a_say():
     parts = [TextTable(texts) for texts in (["a b", "a b"], ["c c", "c c"])]
-    assert Text.fit(parts, Fitting()).vectors.terms == ("a", "b")
+    assert Text.fit(parts, Fitting()).terms.terms == ("a", "b")
 
 
 def test_texts_with_tags_are_sentences_and_with_labels_are_not():
@@ -195,7 +195,7 @@ def test_a_saved_model_predicts_the_same(trained, capsys):
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [line["labels"] for line in lines] == ["war", "love"]
     with pytest.raises(DataError, match="rows have several texts"):
-        Text(("a", "b"), model.task.input.vectors).read(["one text"])
+        Text(("a", "b"), model.task.input.terms).read(["one text"])
 
 
 def test_files_are_streamed(trained, tmp_path):

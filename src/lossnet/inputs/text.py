@@ -46,11 +46,12 @@ class Text(Input[TextTable, TextRow]):
     """Texts: the names of their columns, what turns them into vectors, and the columns beside them.
 
     ==================================  ================================================================
-    ``vectors``                         what networks see
+    ``encoder``                         what networks see
     ==================================  ================================================================
-    `TfIdf`                             a sparse column for each term
-    `Encoder` that is not trained       its features; those of data sets are cached on disk
-    `Encoder` that is                   word pieces: the encoder is a part of the networks
+    none                                a sparse column for each of the ``terms``
+    an `Encoder` that is not trained    those columns, and its features, whose root mean square is 1 in each
+                                        text; those of data sets are cached on disk
+    an `Encoder` that is                word pieces: the encoder is a part of the networks
     ==================================  ================================================================
 
     Texts of several columns are joined by line breaks.  Where strings are given alone, other columns count as
@@ -69,7 +70,8 @@ class Text(Input[TextTable, TextRow]):
     variants = Features.variants
 
     columns: tuple[str, ...]
-    vectors: TfIdf | Encoder
+    terms: TfIdf | None = None
+    encoder: Encoder | None = None
     beside: Features = field(default_factory=lambda: Features(()))
     progress: bool = False
 
@@ -77,10 +79,11 @@ class Text(Input[TextTable, TextRow]):
     def fit(cls, parts: Sequence[TextTable], fitting: Fitting) -> Text:
         numbers = [part.numbers() for part in parts]
         beside = Features.fit(numbers, fitting) if parts[0].width else Features(())
-        if fitting.encoder is None:
-            return cls(parts[0].columns, TfIdf.fit(parts[0].joined()), beside)
-        encoder = Encoder.find(fitting.encoder, fitting.train_encoder, fitting.energy_encoder)
-        return cls(parts[0].columns, encoder, beside, progress=fitting.progress)
+        encoder = fitting.encoder and Encoder.find(
+            fitting.encoder, fitting.train_encoder, fitting.energy_encoder
+        )
+        terms = None if encoder and encoder.train != "none" else TfIdf.fit(parts[0].joined())
+        return cls(parts[0].columns, terms, encoder or None, beside, fitting.progress)
 
     def prepare(self, source: TextTable) -> Source:
         return self._prepared(source, lambda encoder, texts: encoder.computed(texts))
@@ -94,23 +97,24 @@ class Text(Input[TextTable, TextRow]):
         texts, numbers = source.joined(), self.beside.prepare(source.numbers())
         if self._trained is not None:
             return Pieces(self._trained.tokenised(texts), numbers)
-        if isinstance(self.vectors, TfIdf):
-            matrix = sparse.hstack([numbers.matrix, self.vectors.features(texts)], format="csr")
-        else:
-            matrix = np.hstack([numbers.matrix, encoded(self.vectors, texts)])
-        return FeatureTable(matrix, self._features.names)
+        assert self.terms is not None
+        blocks = [numbers.matrix, self.terms.features(texts)]
+        if self.encoder is not None:
+            blocks.append(_of_size_1(encoded(self.encoder, texts)))
+        return FeatureTable(sparse.hstack(blocks, format="csr"), self._features.names)
 
     @cached_property
     def _features(self) -> Features:
         """Everything that networks see, as feature vectors."""
-        is_counted = isinstance(self.vectors, TfIdf)
-        names = self.vectors.terms if is_counted else range(self.vectors.width)  # type: ignore[union-attr]
-        return Features((*self.beside.names, *(f"text:{name}" for name in names)))
+        terms = () if self.terms is None else self.terms.terms
+        encoded = range(0 if self.encoder is None else self.encoder.width)
+        own = (*(f"text:{name}" for name in terms), *(f"encoded:{number}" for number in encoded))
+        return Features((*self.beside.names, *own))
 
     @property
     def _trained(self) -> Encoder | None:
         """The encoder whose weights are trained with the networks, if any."""
-        return None if isinstance(self.vectors, TfIdf) or self.vectors.train == "none" else self.vectors
+        return None if self.encoder is None or self.encoder.train == "none" else self.encoder
 
     @classmethod
     def collect(cls, x: Any) -> TextTable:
@@ -191,10 +195,10 @@ class Text(Input[TextTable, TextRow]):
         return self._features.marked_network(settings, level, marks, outputs)
 
     def state(self) -> State:
-        if isinstance(self.vectors, TfIdf):
-            content, arrays = self.vectors.state()
-        else:
-            content, arrays = self.vectors.state(), {} if self._trained else self.vectors.arrays()
+        content, arrays = ({}, {}) if self.terms is None else self.terms.state()
+        if self.encoder is not None:
+            content |= self.encoder.state()
+            arrays |= {} if self._trained else self.encoder.arrays()
         beside, others = self.beside.state()
         named = {f"{_BESIDE}{name}": array for name, array in others.items()}
         return {"columns": list(self.columns), "beside": beside, **content}, arrays | named
@@ -207,9 +211,10 @@ class Text(Input[TextTable, TextRow]):
             Features.from_state(content["beside"], others) if content["beside"]["features"] else Features(())
         )
         if "encoder" not in content:
-            return cls(columns, TfIdf.from_state(content, arrays), beside)
+            return cls(columns, TfIdf.from_state(content, arrays), beside=beside)
         frozen = isinstance(content["encoder"], dict) and content["encoder"]["train"] == "none"
-        return cls(columns, Encoder.from_state(content, arrays if frozen else None), beside)
+        encoder = Encoder.from_state(content, arrays if frozen else None)
+        return cls(columns, TfIdf.from_state(content, arrays) if frozen else None, encoder, beside)
 
     # ------------------------------------------------------------------ files
 
@@ -319,12 +324,25 @@ class Text(Input[TextTable, TextRow]):
             yield pieces
 
     def described(self, settings: Settings, level: Level) -> dict[str, Any]:
-        if isinstance(self.vectors, TfIdf):
-            return {"texts": list(self.columns), "features": list(self._features.names)}
-        return {"texts": list(self.columns), "tokenizer": self.vectors.tokenizer}
+        about: dict[str, Any] = {"texts": list(self.columns)}
+        if self.terms is not None:
+            about["features"] = list(self._features.names)
+        if self.encoder is not None:
+            about["tokenizer"] = self.encoder.tokenizer
+        return about
 
     # ------------------------------------------------------------------ on a page
 
     def picture(self, source: Source, row: int) -> Markup | None:
         """Return the names of the largest TF-IDF features: prepared inputs have the text no more."""
-        return self._features.picture(source, row) if isinstance(self.vectors, TfIdf) else None
+        if self.terms is None or not isinstance(source, FeatureTable):
+            return None
+        told = len(self._features.names) - (0 if self.encoder is None else self.encoder.width)
+        names = self._features.names[:told]
+        return Features(names).picture(FeatureTable(source.matrix[[row]][:, :told], names), 0)
+
+
+def _of_size_1(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return features ``(n, width)`` whose root mean square is 1 in each row, as that of networks' inputs."""
+    sizes: NDArray[np.float32] = np.sqrt(np.mean(features**2, axis=1, keepdims=True))
+    return features / np.maximum(sizes, np.float32(1e-12))
