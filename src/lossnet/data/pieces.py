@@ -95,6 +95,7 @@ class EncodedSentences(PredicateSentences):
 
     >>> sentences = PredicateSentences.of([("She", "left"), ("Go",)], [[1], [0]])
     >>> arrays = {"states": [np.ones((2, 3), np.float16), np.ones((1, 3), np.float16)]}
+    >>> from lossnet.data import Lexicon
     >>> lexicon = Lexicon.fit(sentences)
     >>> encoded = EncodedSentences(sentences.tokens, sentences.columns, lexicon, arrays=arrays, width=3)
     >>> {name: part.shape for name, part in encoded.batch(np.array([1, 0])).items()}
