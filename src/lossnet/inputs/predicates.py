@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossnet.data import DataError, Examples, Lexicon, Sentences, Vocabulary
+from lossnet.data.examples import Column
 from lossnet.data.propbank import Annotated, PredicateSentences, propositions, stream_propbank
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, tokenise
-from lossnet.data.sentences import MARK, NO_MARK, PREDICATE
+from lossnet.data.sentences import MARK, NO_MARK, PREDICATE, SentenceFacts
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Part, State
 from lossnet.inputs.encoders import Encoder
 from lossnet.inputs.words import Words
@@ -105,6 +106,10 @@ class Predicates(Words):
         assert self.finder is not None
         tokens = tuple(sentences)
         return PredicateSentences.of(tokens, [self.finder.find(one) for one in tokens])
+
+    def told(self, source: Sentences, outputs: tuple[str, ...], facts: Column | None) -> SentenceFacts:
+        assert isinstance(source, PredicateSentences)
+        return SentenceFacts(source.tokens, outputs, facts, source.called)
 
     @classmethod
     def describe(cls, parts: Sequence[Sentences]) -> dict[str, Any]:
