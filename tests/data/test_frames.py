@@ -49,6 +49,7 @@ def test_frames_are_found_by_all_names_of_a_predicate():
     senses = [("-", "give.01", "-"), ("-", "give.09", "-"), ("-", "-", "-")] * 2
     source = PredicateSentences.of(words, [[1], [1], []] * 2, {"rolesets": tuple(senses)})
     assert source.called[:3] == (("give.01", "give", "gave"), ("give.09", "give", "gives"), ())
+    assert PredicateSentences.of([("gmail.com", "Runs")], [[0, 1]]).called == (("gmail.com",), ("runs",))
     tags = [("B-ARG0", "O", "B-ARG1"), ("B-ARG0", "O", "B-C-ARG1"), ("O", "O", "O")] * 2
     data = Examples(source, RoleColumn(tuple(tags)))
     assert find_frames(data, least=3) == {"give": ("ARG0", "ARG1")}

@@ -21,8 +21,6 @@ COLUMNS = 6
 #: what a token without a roleset has in its place
 _NONE = "-"
 
-#: a roleset: a lemma and the number of its sense
-_SENSE = re.compile(r".+\.\w+")
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\)?)")
 
 
@@ -66,18 +64,16 @@ class PredicateSentences(Sentences):
         >>> PredicateSentences.of([("She", "gave")], [[1]], {"rolesets": (("-", "give.01"),)}).called
         (('give.01', 'give', 'gave'),)
         """
-        senses = self.columns.get("rolesets", self.tokens)
+        senses = self.columns.get("rolesets") or [None] * len(self)
         return tuple(
-            () if place is None else tuple(dict.fromkeys(_names(row[place], words[place])))
+            () if place is None else _names(None if row is None else row[place], words[place])
             for place, row, words in zip(self.places, senses, self.tokens, strict=True)
         )
 
 
-def _names(sense: str, word: str) -> Iterator[str]:
-    if _SENSE.fullmatch(sense):
-        yield sense
-        yield sense.rpartition(".")[0]
-    yield word.lower()
+def _names(sense: str | None, word: str) -> tuple[str, ...]:
+    names = [] if sense is None or sense == _NONE else [sense, sense.rpartition(".")[0] or sense]
+    return tuple(dict.fromkeys([*names, word.lower()]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,8 @@ class EncodedPredicates(Predicates):
         )
 
     def matches(self, source: Source) -> bool:
-        return isinstance(source, EncodedSentences) and bool(source.width) != self._is_trained
+        width = 0 if self._is_trained else self.width
+        return isinstance(source, EncodedSentences) and source.width == width
 
     @property
     def _reader(self) -> Encoder:
