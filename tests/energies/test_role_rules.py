@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from lossnet.energies import TokenFacts, continuations, references, unique_core_roles
+from lossnet.energies import TokenFacts, continuations, frame_roles, references, unique_core_roles
 from lossnet.energies.role_rules import core_columns, repeated_core_roles
 from lossnet.energies.tag_rules import summed
 from lossnet.roles import oddities
@@ -62,6 +62,52 @@ def test_padding_changes_no_penalty():
         torch.testing.assert_close(rule().at(None, FACTS)(y), rule().at(None, FACTS)(longer))
     core = core_columns(NAMES)
     torch.testing.assert_close(repeated_core_roles(y, core), repeated_core_roles(longer, core))
+
+
+FRAMES = {"give": ["ARG0", "ARG1", "ARG2"], "give.09": ["ARG1"], "rain": []}
+ROLES = ("O", "B-A0", "I-A0", "B-A1", "B-R-A0", "B-AM-TMP")
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (("give.01", "give", "gave"), {"A0", "A1"}),
+        (("give.09", "give", "gave"), {"A1"}),
+        (("rain",), set()),
+        (("gave",), {"A0", "A1"}),  # no frame is called so: all roles may be
+        ((), {"A0", "A1"}),
+    ],
+)
+def test_a_frame_forbids_the_core_roles_that_it_has_not(names, taken):
+    facts = {"tokens": TokenFacts((("a", "b", "c"),), ROLES, (names,))}
+    every = torch.tensor(list(itertools.product(range(len(ROLES)), repeat=3)))
+    penalties = frame_roles(FRAMES, weight=2.0).at(None, facts)(torch.eye(len(ROLES))[every].unsqueeze(0))
+    tags = [[ROLES[tag] for tag in row] for row in every.tolist()]
+    beside = [sum(tag in ("B-A0", "B-A1") and tag[2:] not in taken for tag in row) for row in tags]
+    assert penalties[0].tolist() == [2 * count for count in beside]
+
+
+def test_a_frame_is_of_its_own_sentence_and_has_a_gradient():
+    torch.manual_seed(0)
+    facts = {"tokens": TokenFacts((("a", "b"),) * 2, ROLES, (("rain",), ("give",)))}
+    y = torch.rand(2, 3, 2, len(ROLES), dtype=torch.float64, requires_grad=True)
+    penalties = frame_roles(FRAMES).at(None, facts)(y)
+    torch.testing.assert_close(penalties[0], y[0, :, :, [1, 3]].sum((1, 2)))
+    assert not penalties[1].any()
+    assert torch.autograd.gradcheck(lambda y: frame_roles(FRAMES).at(None, facts)(y), (y,))
+
+
+def test_frames_that_are_none_are_refused():
+    with pytest.raises(
+        ValueError, match=r"rule frame_roles has the roles \['agent'\] for 'give'; give a list"
+    ):
+        frame_roles({"give": ["agent"]})
+    with pytest.raises(ValueError, match="has the roles 'ARG0' for 'give'"):
+        frame_roles({"give": "ARG0"})
+    with pytest.raises(ValueError, match="has no frames; give a mapping"):
+        frame_roles({})
+    with pytest.raises(ValueError, match="reads predicates, and the facts have none; it is for roles"):
+        frame_roles(FRAMES).at(None, FACTS)(torch.zeros(1, 1, 4, len(NAMES)))
 
 
 def test_rules_name_themselves_where_there_are_no_tokens():

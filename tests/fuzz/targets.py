@@ -56,6 +56,7 @@ from lossnet.data.readers.clusters import read_clusters
 from lossnet.data.readers.columns import stream_columns
 from lossnet.data.readers.dates import date_names
 from lossnet.data.readers.documents import read_arxiv
+from lossnet.data.readers.frames import read_frames
 from lossnet.data.readers.goemotions import read_goemotions
 from lossnet.data.readers.lyrl import read_lyrl
 from lossnet.data.readers.nitf import read_nitf
@@ -363,6 +364,11 @@ READERS = {
             ],
         ),
     ),
+    "frames": Target(
+        [b"predicate,roles\ngive.01,ARG0 ARG1 ARG2\nrain,\n", '"größer",A1\n'.encode()],
+        file("frames.csv", [read_frames]),
+    ),
+    "frames-json": Target([b'{"give.01": ["ARG0", "ARG1"], "rain": []}'], file("frames.json", [read_frames])),
     "clusters": Target(
         [b"0010\t<@MENTION>\t9\n0100\tthe\t8\n01\t<URL-a.b>\t7\n"], file("paths.txt", [read_clusters])
     ),

@@ -7,6 +7,7 @@ from lossnet import ops
 from lossnet.ops.adamw import reference_clipped_adamw
 from lossnet.ops.bernoulli import Bernoulli, reference_bernoulli
 from lossnet.ops.candidates import reference_candidate_batches
+from lossnet.ops.chains import reference_log_product
 from lossnet.ops.energies import (
     reference_mask_convolution,
     reference_weighted_sum,
@@ -152,3 +153,30 @@ def test_the_reference_of_a_clipped_step_is_torchs(dtype, clip):
         norms = reference_clipped_adamw(tensors, *numbers, betas=(0.9, 0.999), eps=1e-8)
         torch.testing.assert_close(norms[0], expected)
         torch.testing.assert_close(own, [weight.detach() for weight in theirs])
+
+
+@TYPES
+@pytest.mark.parametrize("batched", [True, False])
+def test_log_products(dtype, batched):
+    scores, pairs = leaf(4, 30, dtype=dtype), leaf(*(4,) * batched, 30, 50, dtype=dtype)
+    same(ops.log_product(pairs)(scores), reference_log_product(pairs)(scores), [scores, pairs])
+
+
+def test_log_products_of_scores_that_lie_far_apart():
+    """Columns that only the least likely rows reach, and ones that are forbidden."""
+    scores = torch.tensor([[0.0, -300.0, -600.0], [-30.0, -30.0, -30.0]], requires_grad=True)
+    never = torch.finfo(torch.float32).min / 9
+    pairs = torch.tensor([[1.0, never, never, never], [50.0, 2.0, never, never], [0.0, 3.0, 5.0, never]])
+    pairs.requires_grad_()
+    found, expected = (make(pairs)(scores) for make in (ops.log_product, reference_log_product))
+    torch.testing.assert_close(found[:, 3], expected[:, 3])
+    same(found[:, :3], expected[:, :3], [scores, pairs])
+
+
+def test_beyond_the_range_of_exponentials_sums_are_low_and_have_no_gradient():
+    scores, pairs = torch.tensor([[0.0, -9e3]]).requires_grad_(), torch.tensor([[0.0, -1e30], [0.0, 0.0]])
+    found = ops.log_product(pairs)(scores)
+    assert found[0, 0] == 0
+    assert -691 < found[0, 1] < -690
+    (slopes,) = torch.autograd.grad(found.sum(), scores)
+    assert slopes.tolist() == [[1.0, 0.0]]

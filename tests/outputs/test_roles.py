@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import torch
 from lossnet.build import METHODS
 from lossnet.cli import main
 from lossnet.data import DataError
-from lossnet.energies import TokenFacts, bio, unique_core_roles
+from lossnet.energies import TokenFacts, bio, frame_roles, unique_core_roles
 from lossnet.loading import load
 from lossnet.methods import Rules
 from lossnet.model import load as load_model
 from lossnet.outputs import Roles as RoleOutput
+from lossnet.own import OwnParts, read_rules
 from lossnet.run import Run, train
 from lossnet.settings import Settings
 from lossnet.spaces import Batch, Prediction, Roles
@@ -144,6 +146,23 @@ def test_a_model_comes_back_with_its_finder(trained, folder):
     for broken in (finder.weights[:-1], finder.weights.astype("float64"), finder.weights * np.nan):
         with pytest.raises(DataError, match="finder must be 32769 finite numbers"):
             type(model.task.input).from_state(state, {**arrays, "finder": broken})
+
+
+def test_frames_forbid_roles_at_prediction_and_in_training(trained, folder, tmp_path):
+    _, output = trained
+    model = load_model(output)
+    texts = ["Ann gave Bo two books"]
+    ruled = model.named(texts, rules=[frame_roles({"gave": ["ARG0", "ARG1"]}, weight=math.inf)])
+    assert {tag for _, tag in ruled[0]} - {"O", "B-ARG1", "I-ARG1"} == {"B-ARG0"}
+    assert "B-ARG2" in {tag for _, tag in model.named(texts)[0]}
+    (tmp_path / "frames.csv").write_text("predicate,roles\ngave.01,ARG0 ARG1 ARG2\nslept,ARG0\n")
+    rules = tmp_path / "rules.py"
+    rules.write_text(
+        "from lossnet.data import read_frames\nfrom lossnet.energies import frame_roles\n"
+        f"frames = frame_roles(read_frames({str(tmp_path / 'frames.csv')!r}), weight=5.0)\n"
+    )
+    result = run(folder, "rules", labelled=40, own=OwnParts(rules=read_rules(rules)))
+    assert result["parts"]["rules"] == "Rule(frame_roles, weight=5)"
 
 
 def test_a_report_has_sentences_with_roles(trained, folder):

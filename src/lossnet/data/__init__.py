@@ -22,7 +22,9 @@ from lossnet.data.image_files import (
 )
 from lossnet.data.images import MaskData, MaskStack, Pictures
 from lossnet.data.preprocess import Preprocessor
+from lossnet.data.propbank import find_frames
 from lossnet.data.readers import read, read_inputs, stream_inputs
+from lossnet.data.readers.frames import read_frames
 from lossnet.data.registry import Entry, entry, find, names
 from lossnet.data.sentence_files import find_parts, read_labelled_texts, read_sentences, tokenise
 from lossnet.data.sentences import Lexicon, Sentences, TagColumn, TaggedSentences, TagSet, Vocabulary
@@ -69,12 +71,14 @@ __all__ = [
     "digits_scenes",
     "entry",
     "find",
+    "find_frames",
     "find_parts",
     "hold_out",
     "labelled_rows",
     "names",
     "read",
     "read_embeddings",
+    "read_frames",
     "read_images",
     "read_inputs",
     "read_labelled_images",

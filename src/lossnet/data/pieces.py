@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lossnet.data.examples import Rows, Source, row_numbers
+from lossnet.data.propbank import PredicateSentences
 from lossnet.data.sentences import Sentences
 from lossnet.data.tables import FeatureTable
 
@@ -85,9 +86,57 @@ class PieceSentences(Sentences):
         return 0
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedSentences(PredicateSentences):
+    """Sentences with a predicate each, and by name what a pretrained encoder reads, or has made, of them.
+
+    A batch is a mapping of the lexicon's numbers, ``tokens``, and of those ``arrays``, padded: vectors of
+    tokens ``(b, most tokens, width)`` with zeros, numbers of pieces and their places with -1.
+
+    >>> sentences = PredicateSentences.of([("She", "left"), ("Go",)], [[1], [0]])
+    >>> arrays = {"states": [np.ones((2, 3), np.float16), np.ones((1, 3), np.float16)]}
+    >>> from lossnet.data import Lexicon
+    >>> lexicon = Lexicon.fit(sentences)
+    >>> encoded = EncodedSentences(sentences.tokens, sentences.columns, lexicon, arrays=arrays, width=3)
+    >>> {name: part.shape for name, part in encoded.batch(np.array([1, 0])).items()}
+    {'tokens': torch.Size([2, 2, 1]), 'states': torch.Size([2, 2, 3])}
+    """
+
+    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    width: int = 0
+
+    def take(self, rows: NDArray[np.int64]) -> EncodedSentences:
+        taken: Any = super().take(rows)
+        arrays = {name: [column[row] for row in rows] for name, column in self.arrays.items()}
+        return replace(taken, arrays=arrays)  # type: ignore[no-any-return]
+
+    def join(self, others: Sequence[Any]) -> EncodedSentences:
+        joint: Any = super().join(others)
+        parts = (self, *others)
+        arrays = {name: [row for part in parts for row in part.arrays[name]] for name in self.arrays}
+        return replace(joint, arrays=arrays)  # type: ignore[no-any-return]
+
+    def batch(self, indices: Rows) -> Any:
+        rows, pad = row_numbers(indices, len(self)), self._stacked if self.width else padded
+        arrays = {name: pad([column[row] for row in rows]) for name, column in self.arrays.items()}
+        return {"tokens": super().batch(indices), **arrays}
+
+    def _stacked(self, rows: Sequence[NDArray[np.float16]]) -> Tensor:
+        """Return vectors as one tensor ``(n, longest, width)``, zero on padding."""
+        vectors = [torch.empty(0, self.width), *(torch.from_numpy(row).float() for row in rows)]
+        return torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)[1:]
+
+    def on(self, device: torch.device | str) -> EncodedSentences:
+        return self
+
+    @property
+    def dense_bytes(self) -> int:
+        return 0
+
+
 def padded(rows: Sequence[Sequence[int] | NDArray[np.int64]]) -> Tensor:
     """Return word pieces as one tensor ``(n, longest)``, -1 on padding."""
     tensors = [torch.as_tensor(row, dtype=torch.int64) for row in rows]
     if not tensors:
-        return torch.zeros(0, 1, dtype=torch.int64)
+        return torch.zeros(0, 0, dtype=torch.int64)
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ from lossnet.data.readers.columns import Block, stream_columns
 from lossnet.data.sentences import MARK, NO_MARK, PREDICATE, Sentences, TagColumn, Texts
 from lossnet.data.splits import Split
 from lossnet.energies import Rule, bio, continuations, references, unique_core_roles
+from lossnet.roles import is_core
 
 #: the columns before those of roles: number, word, part of speech, piece of the tree, lemma, roleset
 COLUMNS = 6
@@ -54,6 +56,24 @@ class PredicateSentences(Sentences):
         """The place of each predicate in its sentence; None where there is no mark."""
         marks = self.columns[PREDICATE]
         return tuple(row.index(MARK) if MARK in row else None for row in marks)
+
+    @property
+    def called(self) -> Texts:
+        """What each predicate is called: its sense and its lemma, where a column has senses, and its word.
+
+        >>> PredicateSentences.of([("She", "gave")], [[1]], {"rolesets": (("-", "give.01"),)}).called
+        (('give.01', 'give', 'gave'),)
+        """
+        senses = self.columns.get("rolesets") or [None] * len(self)
+        return tuple(
+            () if place is None else _names(None if row is None else row[place], words[place])
+            for place, row, words in zip(self.places, senses, self.tokens, strict=True)
+        )
+
+
+def _names(sense: str | None, word: str) -> tuple[str, ...]:
+    names = [] if sense is None or sense == _NONE else [sense, sense.rpartition(".")[0] or sense]
+    return tuple(dict.fromkeys([*names, word.lower()]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +174,27 @@ def _tags(rows: Block, column: int, path: AnyPath) -> tuple[str, ...]:
     if not predicate:
         raise DataError(f"column {column + 1} has roles, but no predicate, (V*)", path, rows.line)
     return tuple(tags)
+
+
+def find_frames(data: Examples, least: int = 10) -> dict[str, tuple[str, ...]]:
+    """Return the core roles of predicates that come ``least`` times in data, by all names of these.
+
+    They are what `lossnet.energies.frame_roles` takes, where nobody has written frames.
+
+    >>> source = PredicateSentences.of([("She", "sang", "it")] * 2, [[1]] * 2)
+    >>> tags = ("B-A0", "O", "B-A1"), ("B-A0", "O", "O")
+    >>> find_frames(Examples(source, RoleColumn(tags)), least=2)
+    {'sang': ('A0', 'A1')}
+    """
+    source, target = data.source, data.target
+    assert isinstance(source, PredicateSentences)
+    assert isinstance(target, RoleColumn)
+    counts, roles = Counter[str](), dict[str, set[str]]()
+    for names, tags in zip(source.called, target.tags, strict=True):
+        counts.update(names)
+        for name in names:
+            roles.setdefault(name, set()).update(tag[2:] for tag in tags if is_core(tag[2:]))
+    return {name: tuple(sorted(known)) for name, known in roles.items() if counts[name] >= least}
 
 
 def propbank_rules() -> tuple[Rule, ...]:

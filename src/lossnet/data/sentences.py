@@ -332,6 +332,8 @@ class Sentences(_Tokens, Source):
 class SentenceFacts(Column):
     """What rules read of sentences: the fact ``tokens``, beside other facts, which are ``facts`` if unnamed.
 
+    ``predicates`` are the names of each sentence's predicate, where it has one; see `TokenFacts`.
+
     >>> from lossnet.data import Facts
     >>> facts = SentenceFacts((("Ann", "left"), ("So",)), ("N", "V"), Facts({"count": [1, 2]}))
     >>> told = facts.batch(np.array([1]))
@@ -339,21 +341,30 @@ class SentenceFacts(Column):
     ((('So',),), tensor([2.]))
     """
 
-    def __init__(self, texts: Texts, tags: tuple[str, ...], others: Column | None = None) -> None:
-        self.texts, self.tags, self.others = texts, tags, others
+    def __init__(
+        self,
+        texts: Texts,
+        tags: tuple[str, ...],
+        others: Column | None = None,
+        predicates: Texts | None = None,
+    ) -> None:
+        self.texts, self.tags, self.others, self.predicates = texts, tags, others, predicates
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, rows: NDArray[np.int64]) -> SentenceFacts:
         others = None if self.others is None else self.others.take(rows)
-        return SentenceFacts(_taken(self.texts, rows), self.tags, others)
+        return SentenceFacts(_taken(self.texts, rows), self.tags, others, self._named(rows))
 
     def batch(self, indices: Rows) -> Any:
         others = {} if self.others is None else self.others.batch(indices)
         named = dict(others) if isinstance(others, Mapping) else {"facts": others}
         rows = row_numbers(indices, len(self))
-        return {**named, "tokens": TokenFacts(_taken(self.texts, rows), self.tags)}
+        return {**named, "tokens": TokenFacts(_taken(self.texts, rows), self.tags, self._named(rows))}
+
+    def _named(self, rows: NDArray[np.int64]) -> Texts | None:
+        return None if self.predicates is None else _taken(self.predicates, rows)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.mask_rules import area, connected, inside, smooth
 from lossnet.energies.residual import LabelResidual, OnLogits
-from lossnet.energies.role_rules import continuations, references, unique_core_roles
+from lossnet.energies.role_rules import continuations, frame_roles, references, unique_core_roles
 from lossnet.energies.rules import (
     Ancestors,
     Rule,
@@ -80,6 +80,7 @@ __all__ = [
     "exactly",
     "excludes",
     "forbids",
+    "frame_roles",
     "implies",
     "in_order",
     "inside",

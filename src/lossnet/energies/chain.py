@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lossnet import ops
 from lossnet.energies.base import Term
 from lossnet.nets.layers import linear
 from lossnet.nets.recurrent import Tokens
@@ -28,8 +29,10 @@ def log_partition(local: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     tensor([8.])
     """
     total = local[:, 0]
+    shared = ops.log_product(transitions) if transitions.dim() < 4 else None
     for scores, pairs, real in chain_steps(local, transitions, mask):
-        longer = (total.unsqueeze(2) + pairs).logsumexp(1) + scores
+        longer = (total.unsqueeze(2) + pairs).logsumexp(1) if shared is None else shared(total)
+        longer = longer + scores
         total = torch.where(real.unsqueeze(1), longer, total)
     return total.logsumexp(1)
 

@@ -8,23 +8,31 @@ relaxed outputs are expressions that agree with the counts on discrete ones and 
 `unique_core_roles`    no core role has two spans; counts those too many
 `continuations`        ``C-X`` continues an ``X`` before it; counts those without
 `references`           ``R-X`` refers to an ``X`` of the sentence; counts those without
+`frame_roles`          a predicate has core roles of its frame alone; counts others
 =====================  ====================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lossnet.energies.rules import Rule
+from lossnet.energies.rules import Rule, RuleError
 from lossnet.energies.tag_rules import tokens_of
 from lossnet.roles import is_core
 
-__all__ = ["continuations", "core_columns", "references", "repeated_core_roles", "unique_core_roles"]
+__all__ = [
+    "continuations",
+    "core_columns",
+    "frame_roles",
+    "references",
+    "repeated_core_roles",
+    "unique_core_roles",
+]
 
 #: probabilities are kept this far from 0 and 1 before their logarithms are taken
 _TINY = 1e-6
@@ -76,6 +84,46 @@ def references(weight: float = 1.0) -> Rule:
         return (further * (1 - first.amax(2, keepdim=True))).sum((2, 3))
 
     return _role_rule("references", penalties, weight)
+
+
+def frame_roles(frames: Mapping[str, Iterable[str]], weight: float = 1.0) -> Rule:
+    """Return the rule that a predicate has none but its frame's core roles, ``Σ_{X ∉ frame} Σ_t y_t,B-X``.
+
+    ``frames`` maps predicates to the core roles that they take, as `lossnet.data.read_frames` reads and
+    `lossnet.data.find_frames` finds them.  The frame of a predicate is that of its sense, else of its lemma,
+    else of its word, whichever there is; a predicate without any may have all roles.  ``A1`` and ``ARG1``
+    are the same role.
+
+    >>> from lossnet.energies import TokenFacts
+    >>> tags = ("O", "B-A0", "B-A1")
+    >>> facts = {"tokens": TokenFacts((("It", "rained"),), tags, (("rain.01", "rain", "rained"),))}
+    >>> frame_roles({"rain": []}).at(None, facts)(torch.eye(3)[torch.tensor([[[1, 0], [0, 0]]])])
+    tensor([[1., 0.]])
+    """
+    name = "frame_roles"
+    taken: dict[str, set[str]] = {}
+    for predicate, roles in frames.items():
+        listed = [] if isinstance(roles, str) else list(roles)
+        if isinstance(roles, str) or not all(map(is_core, listed)):
+            what = f"has the roles {listed or roles!r} for {predicate!r}"
+            raise RuleError(name, what, why="; give a list of core roles, ARG0 to ARG5")
+        taken[predicate] = {role[-1] for role in listed}
+    if not taken:
+        raise RuleError(name, "has no frames", why="; give a mapping of predicates to their core roles")
+
+    def given(x: Any, y: Tensor, facts: Any) -> Tensor:
+        tokens = tokens_of(name, facts)
+        if tokens.predicates is None:
+            raise RuleError(name, "reads predicates, and the facts have none", why="; it is for roles")
+        core = core_columns(tokens.tags)
+        frame_of = (next((taken[one] for one in names if one in taken), None) for names in tokens.predicates)
+        beside = [
+            [frame is not None and tokens.tags[column][-1] not in frame for column in core]
+            for frame in frame_of
+        ]
+        return (y[..., core].sum(2) * y.new_tensor(beside).unsqueeze(1)).sum(-1)
+
+    return Rule(given, weight, name)
 
 
 def repeated_core_roles(y: Tensor, core: Sequence[int] | Tensor) -> Tensor:

@@ -73,7 +73,10 @@ Costs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[Tensor | None, Tensor
 
 @dataclass(frozen=True, eq=False)
 class TokenFacts:
-    """Sentences as they are written, and the names of the tags that they can have.
+    """Sentences as they are written, the names of the tags that they can have, and of predicates.
+
+    ``predicates`` has what the predicate of each sentence is called: its sense, its lemma, its word, as far
+    as they are known.
 
     >>> TokenFacts((("Ann", "left"),), ("N", "V")).numbers("suggests", ["V"])
     [1]
@@ -81,6 +84,7 @@ class TokenFacts:
 
     texts: tuple[tuple[str, ...], ...]
     tags: tuple[str, ...]
+    predicates: tuple[tuple[str, ...], ...] | None = None
 
     def numbers(self, rule: str, tags: Iterable[str]) -> list[int]:
         """Return the numbers of tags; a `RuleError` names one that does not exist, and the rule."""

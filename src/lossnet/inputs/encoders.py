@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -223,33 +223,74 @@ class Encoder:
         encoder, by a hash of all that features depend on, and vectors by hashes of texts: runs, seeds, splits
         and data sets share them.
         """
+
+        def compute(some: Sequence[str], advance: Callable[[int], None]) -> NDArray[np.float32]:
+            return self.computed(some, advance)[:, None]
+
+        found = self._once(self._cache, texts, texts, compute, progress)
+        return np.concatenate([np.empty((0, self.width), np.float32), *found])
+
+    def states(self, sentences: Sequence[Sequence[str]], progress: bool = False) -> list[NDArray[np.float16]]:
+        """Return the states of sentences' tokens, ``(tokens, width)`` each, with the same cache."""
+        texts = ["\0".join(tokens) for tokens in sentences]
+        return self._once(self._cache / "tokens", texts, sentences, self.computed_states, progress)
+
+    def _once(
+        self,
+        folder: Path,
+        texts: Sequence[str],
+        items: Sequence[Any],
+        compute: Callable[[Sequence[Any], Callable[[int], None]], Iterable[NDArray[Any]]],
+        progress: bool,
+    ) -> list[NDArray[Any]]:
+        """Return the vectors ``(count, width)`` of each item, of which a folder knows some by their texts."""
         keys = [hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in texts]
-        folder = self._cache
         known = dict(_cached(folder, set(keys), self.width))
-        lacking = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        lacking = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
         if lacking:
             with counted_bar("encoding texts", len(lacking), progress) as advance:
-                for shard in _chunks(list(lacking.items()), _SHARD):
-                    vectors = self.computed([text for _, text in shard], advance)
-                    names = [key for key, _ in shard]
+                for names in _chunks(list(lacking), _SHARD):
+                    vectors = list(compute([lacking[name] for name in names], advance))
                     known.update(zip(names, vectors, strict=True))
                     _keep(folder, names, vectors)
-        return np.stack([known[key] for key in keys]) if keys else np.empty((0, self.width), np.float32)
+        return [known[key] for key in keys]
 
     def computed(
         self, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None
     ) -> NDArray[np.float32]:
         """Return features of texts, ``(n, width)``, without the cache; ``advance`` is told of those done."""
-        pieces = self.tokenised(texts)
-        order = sorted(range(len(texts)), key=lambda row: -len(pieces[row]))
         vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        device = next(self._frozen.parameters()).device
-        for rows in _chunks(order, _AT_ONCE):
-            with torch.no_grad():
-                encoded = self._frozen(padded([pieces[row] for row in rows]).to(device))
-            vectors[rows] = encoded.cpu().numpy()
-            advance(len(rows))
+        for rows, features in self._passes(self.tokenised(texts), self._frozen, advance):
+            vectors[rows] = features
         return vectors
+
+    def computed_states(
+        self, sentences: Sequence[Sequence[str]], advance: Callable[[int], None] = lambda count: None
+    ) -> list[NDArray[np.float16]]:
+        """Return the states of sentences' tokens, ``(tokens, width)`` each, without the cache.
+
+        A token's state is that of its first word piece; one that is cut off has that of the sentence's first.
+        """
+        pieces, firsts = self.by_token(sentences)
+        states = [np.empty((0, self.width), np.float16)] * len(pieces)
+        for rows, encoded in self._passes(pieces, self._frozen.states, advance):
+            for row, one in zip(rows, encoded, strict=True):
+                states[row] = one[firsts[row]].astype(np.float16)
+        return states
+
+    def _passes(
+        self,
+        pieces: Sequence[Sequence[int]],
+        read: Callable[[Tensor], Tensor],
+        advance: Callable[[int], None],
+    ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
+        """Yield what is read of word pieces, some rows of like length at a time."""
+        device = next(self._frozen.parameters()).device
+        for rows in _chunks(sorted(range(len(pieces)), key=lambda row: -len(pieces[row])), _AT_ONCE):
+            with torch.no_grad():
+                encoded = read(padded([pieces[row] for row in rows]).to(device))
+            yield rows, encoded.cpu().numpy()
+            advance(len(rows))
 
     @cached_property
     def _frozen(self) -> TextEncoder:
@@ -371,8 +412,8 @@ def _weights(files: Sequence[Path]) -> dict[str, Tensor]:
     return {name: one.float() if one.is_floating_point() else one for name, one in weights.items()}
 
 
-def _cached(folder: Path, keys: set[bytes], width: int) -> Iterator[tuple[bytes, NDArray[np.float32]]]:
-    """Yield those vectors that a cache has; files that are damaged are passed over."""
+def _cached(folder: Path, keys: set[bytes], width: int) -> Iterator[tuple[bytes, NDArray[Any]]]:
+    """Yield those vectors that a cache has, ``(count, width)``; files that are damaged are passed over."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "numpy") as kept:
@@ -381,17 +422,20 @@ def _cached(folder: Path, keys: set[bytes], width: int) -> Iterator[tuple[bytes,
                 if not rows:
                     continue
                 vectors = kept.get_tensor("vectors")
-            if vectors.shape != (len(names), width):
-                continue
+                counted = "counts" in kept.keys()  # noqa: SIM118  it is no mapping
+                counts = kept.get_tensor("counts") if counted else np.ones(len(names), np.int64)
         except (OSError, SafetensorError):
             continue
-        yield from ((names[row].tobytes(), vectors[row]) for row in rows)
+        if len(counts) == len(names) and vectors.shape == (counts.sum(), width):
+            ends = counts.cumsum()
+            yield from ((names[row].tobytes(), vectors[ends[row] - counts[row] : ends[row]]) for row in rows)
 
 
-def _keep(folder: Path, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+def _keep(folder: Path, keys: Sequence[bytes], vectors: Sequence[NDArray[Any]]) -> None:
     """Write vectors to a cache, in a file of their own: several processes may write at once."""
     names = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1).copy()
-    content = to_bytes({"keys": torch.from_numpy(names), "vectors": torch.from_numpy(vectors)})
+    parts = {"keys": torch.from_numpy(names), "vectors": torch.from_numpy(np.concatenate(vectors))}
+    content = to_bytes(parts | {"counts": torch.tensor(list(map(len, vectors)))})
     name = hashlib.sha256(b"".join(keys)).hexdigest()[:32]
     write_bytes(folder / f"{name}.safetensors", content)
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lossnet.data import DataError, Examples, Sentences
+from lossnet.data import DataError, Examples, Lexicon, Sentences, Vocabulary
+from lossnet.data.examples import Column
 from lossnet.data.propbank import Annotated, PredicateSentences, propositions, stream_propbank
 from lossnet.data.readers import ROWS
 from lossnet.data.readers.text import chunks, stream_lines
 from lossnet.data.sentence_files import find_parts, is_table, tokenise
-from lossnet.data.sentences import MARK, NO_MARK, PREDICATE
+from lossnet.data.sentences import MARK, NO_MARK, PREDICATE, SentenceFacts
 from lossnet.inputs.base import Arrays, FilePath, Fitting, Part, State
+from lossnet.inputs.encoders import Encoder
 from lossnet.inputs.words import Words
 
 #: features of tokens are hashed to so many columns
@@ -77,9 +79,16 @@ class Predicates(Words):
     @classmethod
     def fit(cls, parts: Sequence[Sentences], fitting: Fitting) -> Predicates:
         assert isinstance(parts[0], PredicateSentences)
+        finder = PredicateFinder.fit(parts[0])
+        if fitting.encoder is not None:
+            from lossnet.inputs.encoded_predicates import EncodedPredicates  # a kind of these
+
+            encoder = Encoder.find(fitting.encoder, fitting.train_encoder, fitting.energy_encoder)
+            lexicon = replace(Lexicon.fit(parts[0], fitting.features), words=Vocabulary())
+            return EncodedPredicates(lexicon, finder=finder, encoder=encoder, progress=fitting.progress)
         words = super().fit(parts, fitting)
         assert isinstance(words, Predicates)
-        return replace(words, finder=PredicateFinder.fit(parts[0]))
+        return replace(words, finder=finder)
 
     @classmethod
     def accepts(cls, x: Any) -> bool:
@@ -97,6 +106,10 @@ class Predicates(Words):
         assert self.finder is not None
         tokens = tuple(sentences)
         return PredicateSentences.of(tokens, [self.finder.find(one) for one in tokens])
+
+    def told(self, source: Sentences, outputs: tuple[str, ...], facts: Column | None) -> SentenceFacts:
+        assert isinstance(source, PredicateSentences)
+        return SentenceFacts(source.tokens, outputs, facts, source.called)
 
     @classmethod
     def describe(cls, parts: Sequence[Sentences]) -> dict[str, Any]:

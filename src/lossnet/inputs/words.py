@@ -166,20 +166,28 @@ class Words(Input[Sentences, Sentences]):
 
     def _encoder(self, settings: Settings, role: Role, marks: int = 0) -> BiLSTM:
         hidden, dropout = getattr(settings, f"{role}_hidden"), getattr(settings, f"{role}_dropout")
-        lexicon = self.lexicon
+        return BiLSTM(
+            self._vectors(settings, role == "task" or settings.energy_words), hidden, dropout, marks
+        )
+
+    def _vectors(self, settings: Settings, seen: bool) -> WordVectors:
+        """Return the network that gives vectors of tokens; unless words are ``seen``, of the rest."""
         if self.vectors is not None:
             vectors = torch.from_numpy(self.vectors)
         else:
-            vectors = torch.randn(len(lexicon.words), self.vector_width or _WIDTH) / 10
-        seen = role == "task" or settings.energy_words
-        words = WordVectors(
+            vectors = torch.randn(len(self.lexicon.words), self.vector_width or _WIDTH) / 10
+        return WordVectors(
             vectors if seen else vectors[:, :0],
             tuned=seen and (settings.tune_embeddings or self.vector_width is None),
-            columns=[len(vocabulary) for vocabulary in lexicon.features.values()],
-            characters=len(lexicon.characters) if lexicon.word_length else 0,
             dropout=settings.word_dropout,
+            **self._sizes,
         )
-        return BiLSTM(words, hidden, dropout, marks)
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        """How many values each column of tokens, and a character, can take."""
+        characters = len(self.lexicon.characters) if self.lexicon.word_length else 0
+        return {"columns": list(map(len, self.lexicon.features.values())), "characters": characters}
 
     def state(self) -> State:
         content = {"lexicon": self.lexicon.state(), "vector_width": self.vector_width, "column": self.column}

@@ -1,7 +1,16 @@
 """Networks that read inputs."""
 
 from lossnet.nets.decoder import Decoder, Prefixed
-from lossnet.nets.encoder import Borrowed, EncodedMLP, EncodedTokens, Sharing, TextEncoder, Training, lend
+from lossnet.nets.encoder import (
+    Borrowed,
+    EncodedMLP,
+    EncodedTokens,
+    EncodedWords,
+    Sharing,
+    TextEncoder,
+    Training,
+    lend,
+)
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
@@ -23,6 +32,7 @@ __all__ = [
     "Decoder",
     "EncodedMLP",
     "EncodedTokens",
+    "EncodedWords",
     "InputLayer",
     "Marked",
     "MarkedImages",

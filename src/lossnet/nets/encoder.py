@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from lossnet.nets.layers import MLP, Dropout
-from lossnet.nets.recurrent import Tokens
+from lossnet.nets.recurrent import Tokens, WordVectors
 
 #: weights that are trained, of none, the top layers, LoRA adapters, or all
 Training = Literal["none", "top", "lora", "all"]
@@ -151,6 +151,8 @@ class TextEncoder(nn.Module):
         return torch.cat([checkpoint(read, part, use_reentrant=False) for part in parts])
 
     def _states(self, pieces: Tensor) -> Tensor:
+        if not pieces.numel():  # transformers refuse no text at all
+            return torch.zeros(*pieces.shape, self.width, device=pieces.device)
         real = pieces >= 0
         ids = torch.where(real, pieces, self.padding)
         with _precision(pieces):
@@ -251,11 +253,57 @@ class EncodedTokens(nn.Module):
         return self.encoder
 
     def forward(self, x: Mapping[str, Tensor]) -> Tokens:
-        first = x["first"]
-        real = first >= 0
-        places = first.clamp(min=0).unsqueeze(2).expand(-1, -1, self.width)
-        states = self.dropout(self.encoder.states(x["pieces"]).gather(1, places)) * real.unsqueeze(2)
+        real = x["first"] >= 0
+        states = self.dropout(_token_states(self.encoder, x)) * real.unsqueeze(2)
         return Tokens(states, states, real)
+
+
+class EncodedWords(WordVectors):
+    """Vectors of tokens by a pretrained transformer, beside those of their columns and characters.
+
+    Inputs are a mapping of ``tokens``, as `WordVectors` reads them, and of ``states``
+    ``(batch, length, width)``, which were computed before.  An ``encoder`` that is trained computes them
+    here, and reads ``pieces`` and ``first`` as `EncodedTokens` does.
+
+    Args:
+        states: width of states that are given, 0 to see none, or the encoder.
+        columns: how many values each column of tokens can take.
+        characters: how many values a character can take; 0 where there are none.
+        dropout: the chance that training sees a token's columns and characters, but not its state.
+
+    >>> words = EncodedWords(6, columns=(4,))
+    >>> words({"tokens": torch.ones(2, 5, 2, dtype=torch.long), "states": torch.rand(2, 5, 6)}).shape
+    torch.Size([2, 5, 10])
+    """
+
+    def __init__(
+        self,
+        states: int | TextEncoder,
+        columns: Sequence[int] = (),
+        characters: int = 0,
+        dropout: float = 0,
+    ) -> None:
+        super().__init__(torch.zeros(2, 0), columns=columns, characters=characters)
+        self.hidden = dropout
+        self.encoder = states if isinstance(states, TextEncoder) else None
+        self.states = states.width if isinstance(states, TextEncoder) else states
+        self.width += self.states
+
+    def forward(self, x: Mapping[str, Tensor]) -> Tensor:  # type: ignore[override]
+        """Return vectors ``(batch, length, self.width)``."""
+        if not self.states:
+            return super().forward(x["tokens"])
+        states = x["states"] if self.encoder is None else _token_states(self.encoder, x)
+        if self.training and self.hidden:
+            hidden = torch.rand(states.shape[:2], device=states.device) < self.hidden
+            states = states.masked_fill(hidden.unsqueeze(2), 0)
+        return torch.cat([states, super().forward(x["tokens"])], -1)
+
+
+def _token_states(encoder: TextEncoder, x: Mapping[str, Tensor]) -> Tensor:
+    """Return the states of tokens' first pieces, ``(batch, most tokens, width)``."""
+    places = x["first"].clamp(min=0).unsqueeze(2).expand(-1, -1, encoder.width)
+    return encoder.states(x["pieces"]).gather(1, places)
 
 
 def _transformer(config: Mapping[str, Any]) -> Any:

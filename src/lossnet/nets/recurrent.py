@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,8 @@ class BiLSTM(nn.Module):
     The backward one reads each sentence turned around within its own length.  That needs no packing, which
     would have to know lengths on the host: a step can be captured as a CUDA graph.  Each direction has
     ``hidden`` units, so that states are twice as wide; dropout is on vectors and on states.  It may read
-    ``marks`` of tokens beside their vectors, ``(batch, length, marks)``.
+    ``marks`` of tokens beside their vectors, ``(batch, length, marks)``.  Inputs may be a mapping, in which
+    ``tokens`` are those numbers, if that is what its ``words`` read (`lossnet.nets.EncodedWords`).
 
     >>> net = BiLSTM(WordVectors(torch.randn(9, 5)), hidden=4)
     >>> tokens = net(torch.tensor([[[3], [2], [0]]]))
@@ -124,8 +125,8 @@ class BiLSTM(nn.Module):
         self.dropout = Dropout(dropout)
         self.width = 2 * hidden
 
-    def forward(self, x: Tensor, marks: Tensor | None = None) -> Tokens:
-        mask = x[..., 0] != 0
+    def forward(self, x: Any, marks: Tensor | None = None) -> Tokens:
+        mask = (x if isinstance(x, Tensor) else x["tokens"])[..., 0] != 0
         lengths = mask.sum(1)
         words = self.dropout(self.words(x)) * mask.unsqueeze(-1)
         seen = words if marks is None else torch.cat([words, marks], -1)
@@ -143,7 +144,7 @@ class Tagger(Headed):
     torch.Size([1, 3, 3])
     """
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Any) -> Tensor:
         tokens: Tokens = self.encoder(x)
         return tokens.states
 
@@ -156,7 +157,7 @@ class MarkedTagger(Tagger):
     torch.Size([1, 3, 3])
     """
 
-    def forward(self, x: Tensor, marks: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Any, marks: Tensor) -> Tensor:  # type: ignore[override]
         logits: Tensor = self.head(self.encoder(x, marks).states)
         return logits
 
@@ -169,7 +170,7 @@ class PooledTokens(Headed):
     torch.Size([1, 3])
     """
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Any) -> Tensor:
         tokens: Tokens = self.encoder(x)
         return tokens.states.sum(1) / tokens.mask.sum(1, keepdim=True).clamp(min=1)
 

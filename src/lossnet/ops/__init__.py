@@ -9,6 +9,7 @@ Triton kernels are off unless `use_kernels` or the environment's ``LOSSNET_KERNE
 from lossnet.ops.adamw import adamw_fits, clip_factor, clipped_adamw, total_norm
 from lossnet.ops.bernoulli import Bernoulli, dropout
 from lossnet.ops.candidates import candidate_batches
+from lossnet.ops.chains import log_product
 from lossnet.ops.dense import dense_layer
 from lossnet.ops.energies import label_interaction, mask_convolution, weighted_sum
 from lossnet.ops.losses import contrast, cross_entropy
@@ -29,6 +30,7 @@ __all__ = [
     "dropout",
     "kernels_enabled",
     "label_interaction",
+    "log_product",
     "mask_convolution",
     "matmul_precision",
     "total_norm",
