@@ -178,7 +178,7 @@ def _key_of(result: dict[str, Any]) -> str:
 
 def settings_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result's settings, and defaults of those that are younger than it: these change nothing."""
-    return dataclasses.asdict(Settings()) | result["settings"]
+    return {**dataclasses.asdict(Settings()), **result["settings"]}
 
 
 # ---------------------------------------------------------------- tables

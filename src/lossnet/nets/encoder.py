@@ -212,8 +212,8 @@ class _Below:
         train: which of its weights are trained; there are such layers beside ``"top"`` ones alone.
     """
 
-    def __init__(self, backbone: nn.Module, train: Training) -> None:
-        count = int(backbone.config.num_hidden_layers)  # type: ignore[union-attr, arg-type]
+    def __init__(self, backbone: Any, train: Training) -> None:
+        count = int(backbone.config.num_hidden_layers)
         self.count = count - _TOP_LAYERS
         self._lists = [
             (owner, name)

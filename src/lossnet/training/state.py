@@ -396,8 +396,8 @@ class TrainingState:
         options = self.options
         rates = options.lr if isinstance(options.lr, (int, float)) else dict(options.lr)
         names = "weight_decay", "batch_size", "monitor", "clip", "seed", "plateau_patience", "plateau_factor"
-        names = *names, "warm_up", "lr_decay", *(["max_epochs"] if options.lr_decay == "linear" else [])
-        fixed = {name: getattr(options, name) for name in names}
+        more = "warm_up", "lr_decay", *(["max_epochs"] if options.lr_decay == "linear" else [])
+        fixed = {name: getattr(options, name) for name in (*names, *more)}
         return {"lr": rates, **fixed, "unlimited": list(options.unlimited), **options.identity}
 
     def read(self, path: Path | None) -> Checkpoint:
