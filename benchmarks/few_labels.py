@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from benchmarks.grid import COLUMNS, carried_out, finished, markdown, show, with_error
+from benchmarks.grid import COLUMNS, carried_out, finished, markdown, settings_of, show, with_error
 from lossnet import demo
 from lossnet.data import LabelTable, hold_out
 from lossnet.energies import Rule, ancestors, exactly, parents_of, sums_to
@@ -143,7 +143,7 @@ def _known(data: str, way: Way, seed: int, labelled: str, settings: Settings) ->
 
 def _key(one: Mapping[str, Any]) -> str:
     names = "dataset", "title", "seed", "labelled", "settings"
-    return repr([sorted(one[name].items()) if name == "settings" else one[name] for name in names])
+    return repr([sorted(settings_of(one).items()) if name == "settings" else one[name] for name in names])
 
 
 # ---------------------------------------------------------------- what is trained

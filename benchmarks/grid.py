@@ -6,7 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,7 +172,13 @@ def _key(title: str, data: str, method: str, loss: str, seed: int, settings: dic
 
 
 def _key_of(result: dict[str, Any]) -> str:
-    return _key(*(result[name] for name in ("title", "dataset", "method", "loss", "seed", "settings")))
+    names = (result[name] for name in ("title", "dataset", "method", "loss", "seed"))
+    return _key(*names, settings_of(result))
+
+
+def settings_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result's settings, and defaults of those that are younger than it: these change nothing."""
+    return {**dataclasses.asdict(Settings()), **result["settings"]}
 
 
 # ---------------------------------------------------------------- tables

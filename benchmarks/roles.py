@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.grid import carried_out, finished, markdown, show
+from benchmarks.grid import carried_out, finished, markdown, settings_of, show
 from lossnet.data import Examples
 from lossnet.data.registry import entry, read_raw
 from lossnet.energies import continuations, references, unique_core_roles
@@ -137,7 +137,7 @@ def known_of(way: Way, share: str, seed: int) -> dict[str, Any]:
 
 
 def _key(one: Mapping[str, Any]) -> str:
-    return repr([one["title"], one["seed"], one["labelled"], sorted(one["settings"].items())])
+    return repr([one["title"], one["seed"], one["labelled"], sorted(settings_of(one).items())])
 
 
 def loaded(share: str, seed: int, method: str, data_dir: Path | None, encoder: str | None = None) -> Loaded:

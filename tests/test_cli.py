@@ -312,7 +312,7 @@ def test_there_is_a_flag_for_every_setting(captured):
         value |= {"tag_models": "words", "tune_embeddings": "true", "patches": "0.7"}
         value |= {"energy_limits": "false", "last_layer_dropout": "false", "output_bias": "false"}
         value |= {"global_bias": "true", "schedule": "grouped", "regression_term": "energy"}
-        value |= {"margin_cost": "manhattan", "conditional": "auto"}
+        value |= {"margin_cost": "manhattan", "conditional": "auto", "lr_decay": "linear"}
         value |= {"energy_words": "false", "word_dropout": "0.7"}
         given = value.get(field.name, "3")
         assert main(["train", "d", "--" + field.name.replace("_", "-"), given]) == 0

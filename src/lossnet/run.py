@@ -638,6 +638,8 @@ def _options(settings: Settings, run: Run) -> dict[str, Any]:
         "clip": settings.clip,
         "plateau_patience": settings.plateau_patience,
         "plateau_factor": settings.plateau_factor,
+        "warm_up": settings.warm_up,
+        "lr_decay": settings.lr_decay,
         "seed": run.seed,
         "device": find_device(run.device),
         "progress": run.progress,

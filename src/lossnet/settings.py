@@ -100,6 +100,14 @@ class Settings:
     plateau_factor: float = _training(
         0.5, "what learning rates are multiplied by then", ">= 0, < 1", stackable=True
     )
+    warm_up: int = _training(
+        0, "batches of each stage in which learning rates grow to what they are", ">= 0", stackable=True
+    )
+    lr_decay: Literal["plateau", "linear"] = _training(
+        "plateau",
+        "how learning rates fall: cut where validation stops to improve, or evenly, to 0 after all epochs",
+        stackable=True,
+    )
     energy_limits: bool = _training(
         True, "whether clipping and rate cuts are also for an energy that is trained beside a task net"
     )

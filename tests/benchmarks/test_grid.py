@@ -151,6 +151,12 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path, monkeypatch):
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write(json.dumps(fresh) + "\n")
     assert run_grid([cell], 1, tmp_path) == [fresh]
+    older = {
+        **fresh,
+        "settings": {name: value for name, value in fresh["settings"].items() if name != "warm_up"},
+    }
+    (tmp_path / "results.jsonl").write_text(json.dumps(older) + "\n")
+    assert run_grid([cell], 1, tmp_path) == [older], "a setting that it did not know is no other setting"
 
 
 def test_seeds_are_measured_alone_and_together(monkeypatch, tmp_path):

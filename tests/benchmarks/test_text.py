@@ -35,6 +35,19 @@ def test_every_row_is_measured_in_three_ways(folder, row):
     assert line["settings"] == row.trials[-1]
 
 
+@pytest.mark.filterwarnings("ignore")  # the package's own
+def test_setfit_is_trained_where_it_is_installed(monkeypatch, tmp_path):
+    pytest.importorskip("setfit")
+    words = ["a good film", "a bad book", "good music", "a film with music"] * 5
+    y = np.array([["film" in one, "book" in one, "music" in one] for one in words], dtype=np.uint8)
+    parts = np.array(["train"] * 12 + ["valid"] * 4 + ["test"] * 4)
+    monkeypatch.setattr(text, "read_texts", lambda name, data_dir: (words, y, (*"abc",), parts))
+    monkeypatch.setattr(text, "SETFIT_STEPS", 2)
+    (line,) = text.work("few", text.SETFIT, 1, 0, tmp_path)
+    assert line["settings"] == {"body_learning_rate": 2e-5, "steps": 2, "pairs": 16}
+    assert line["metrics"]["test"]["f1_expected"] > 0.6
+
+
 def test_figures_are_those_of_the_library():
     torch.manual_seed(0)
     relaxed, truth = torch.rand(30, 3), (torch.rand(30, 3) < 0.5).float()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import base64
+import builtins
 import contextlib
 import dataclasses
 import functools
@@ -211,6 +212,24 @@ def encoder(damaged):
     return take
 
 
+def encoder_code(content):
+    """Takes Python code that a folder with an encoder asks for: it is refused, and nothing of it runs."""
+    place = FOLDER / "encoder-code"
+    if not place.exists():
+        place.mkdir()
+        config = json.loads(_CONFIG) | {"auto_map": {"AutoModel": "modeling_own.Own"}}
+        (place / "config.json").write_text(json.dumps(config))
+        (place / "tokenizer.json").write_bytes(_TOKENIZER)
+        (place / "model.safetensors").write_bytes(_weights())
+    (place / "modeling_own.py").write_bytes(content)
+    try:
+        Encoder.find(place)
+    except DataError:
+        assert not hasattr(builtins, "ran"), "the code was run"
+    else:
+        raise AssertionError("a folder with code in it was taken")
+
+
 TEXTS = Text.fit([TextTable(["so good", "so bad"])], Fitting())
 _CONFIG = json.dumps({
     "model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -310,6 +329,7 @@ READERS = {
     ),
     "encoder-config": Target([_CONFIG], encoder("config.json")),
     "encoder-tokenizer": Target([_TOKENIZER], encoder("tokenizer.json")),
+    "encoder-code": Target([b"import builtins\n\nbuiltins.ran = True\n"], encoder_code),
     "encoder-weights": Target([_weights()], encoder("model.safetensors")),
     "labelled-images": Target([b"image,x,y\na.png,1,0\na,0,1\n"], labelled_images),
     "tsv": Target(

@@ -248,6 +248,112 @@ def data_of(rows):
     return examples().take(rows)
 
 
+@pytest.fixture(scope="module")
+def deep(folder, tmp_path_factory):
+    """The same with four layers, of which two are below the top ones."""
+    place = tmp_path_factory.mktemp("deep")
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    config = transformers.AutoConfig.from_pretrained(folder, num_hidden_layers=4)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        transformers.BertModel(config).save_pretrained(place)
+    return place
+
+
+def reading(method, x):
+    """Return a list to which passes through the first and the last layers of both networks are added."""
+    encoders = {"task_net": method.task_net.encoder, "energy": method.energy.encoder.encoder}
+    read = []
+    for name, encoder in encoders.items():
+        encoder(x)  # which sees whether it can be parted
+        for place in (0, 3):
+            layer = encoder.backbone.encoder.layer[place]
+            layer.register_forward_hook(lambda *given, key=(name, place): read.append(key))
+    method.train()
+    return read
+
+
+def alone(network):
+    """Let an encoder read texts anew each time, from its first layer."""
+    for module in network.modules():
+        if isinstance(module, TextEncoder):
+            module.is_read_twice, module._below._is_apart = False, False
+
+
+@pytest.mark.parametrize("train", ["top", "lora", "all"])
+@pytest.mark.parametrize(("energy_steps", "task_steps", "count"), [(1, 1, 8), (2, 2, 8), (1, 1, 40)])
+def test_a_step_with_fewer_passes_is_the_same(deep, train, energy_steps, task_steps, count):
+    data = loaded(deep, train)
+    batch = data.train.batch(torch.arange(count) % 16)
+    losses, passes = [], []
+    for is_alone in (True, False):
+        method = _built(data, "seal", "nce")[0].double()
+        method.energy_steps, method.task_steps = energy_steps, task_steps
+        for module in method.train().modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        if is_alone:
+            alone(method)
+        read = reading(method, batch.x)
+        torch.manual_seed(0)
+        found = []
+        for update in method.updates(batch._replace(y=batch.y.double())):
+            weights = [one for one in method.get_submodule(update.network).parameters() if one.requires_grad]
+            gradients = torch.autograd.grad(update.loss, weights, allow_unused=True)
+            with torch.no_grad():
+                for weight, gradient in zip(weights, gradients, strict=True):
+                    if gradient is not None:
+                        weight.sub_(0.05 * gradient)
+            found.append((update.loss, gradients))
+        losses.append(found)
+        passes.append(read)
+    for (loss, gradients), (other, others) in zip(*losses, strict=True):
+        torch.testing.assert_close(loss, other, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(gradients, others, rtol=1e-7, atol=1e-9)
+    if count == 8:
+        # Each prediction that an energy learns from is a pass, and the last one of them is the task step's.
+        tops = [[name for name, layer in read if layer == 3] for read in passes]
+        energy = ["energy"] * task_steps * (energy_steps + 1)
+        assert sorted(tops[0]) == energy + ["task_net"] * task_steps * (energy_steps + 1)
+        assert sorted(tops[1]) == energy + ["task_net"] * task_steps * energy_steps
+        below = [[name for name, layer in read if layer == 0] for read in passes]
+        assert below == ([tops[0], ["task_net"]] if train == "top" else tops)
+
+
+def test_a_transformer_that_cannot_be_parted_is_read_as_a_whole(deep):
+    network = Encoder.find(deep, "top").network().train()
+    layers = network.backbone.encoder.layer
+
+    class Other(torch.nn.Module):
+        """A layer that sees how many there are."""
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, hidden, *given, **named):
+            return self.inner(hidden, *given, **named) * len(network.backbone.encoder.layer)
+
+    layers[3] = Other(layers[3])
+    network(torch.tensor([[2, 5, 6, 3]]))
+    assert network._below._is_apart is False
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "roberta", "electra", "mpnet", "deberta-v2", "modernbert"])
+def test_other_transformers_are_parted_too(kind):
+    config = {
+        "model_type": kind, "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 3, "dim": 16,
+        "n_layers": 3, "n_heads": 2, "hidden_dim": 16, "num_attention_heads": 2, "intermediate_size": 16,
+        "max_position_embeddings": 32, "pad_token_id": 0, "embedding_size": 16, "relative_attention": True,
+    }  # fmt: skip
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        network = TextEncoder(config, train="top").train()
+    pieces = torch.tensor([[2, 5, 6, 3], [4, 7, -1, -1]])
+    network(pieces)
+    assert network._below._is_apart
+
+
 def test_tokens_are_read_by_their_first_pieces(folder, tmp_path):
     kind = Words.fit([Sentences((("good",),))], Fitting(encoder=folder, train_encoder="all"))
     encoder = kind.encoder

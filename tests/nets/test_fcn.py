@@ -120,6 +120,13 @@ def test_logits_are_read_from_features_of_full_resolution(size, depth):
     torch.testing.assert_close(net.head(features).squeeze(1), net(x))
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 3)])
+def test_the_smallest_images_are_read_alone_as_in_a_batch(size):
+    """At their lowest resolution a group of channels may have one value, which PyTorch refuses alone."""
+    net, x = UNet(width=4, depth=2).eval(), torch.rand(2, 3, *size)
+    torch.testing.assert_close(net(x[:1]), net(x)[:1])
+
+
 def test_width_doubles_and_resolution_halves_with_each_level():
     net = UNet(width=6, depth=3)
     shapes = []

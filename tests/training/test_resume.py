@@ -465,6 +465,8 @@ def test_resuming_needs_a_checkpoint_file(train, valid):
         {"clip": 1.0},
         {"plateau_factor": 0.1},
         {"plateau_patience": 9},
+        {"warm_up": 2},
+        {"lr_decay": "linear"},
         {"monitor": "micro_f1"},
     ],
     ids=lambda change: next(iter(change)),
@@ -476,6 +478,13 @@ def test_resuming_with_other_settings_is_refused(change, train, valid, checkpoin
     (name,) = change
     assert f"saved with {name}=" in str(caught.value)
     assert str(checkpoint) in str(caught.value)
+
+
+def test_more_epochs_are_refused_where_rates_fall_to_the_last_one(train, valid, checkpoint):
+    options = {"checkpoint": checkpoint, "lr_decay": "linear"}
+    trainer(made(CASES[0]), checkpoint_every=0, **options).fit(train, valid)
+    with pytest.raises(CheckpointError, match="saved with max_epochs=5, resumed with max_epochs=9"):
+        trainer(made(CASES[0]), max_epochs=9, **options).fit(train, valid, resume=True)
 
 
 def test_a_checkpoint_that_does_not_say_what_it_was_of_is_refused(train, valid, checkpoint):

@@ -373,6 +373,51 @@ def test_a_rate_that_is_cut_is_a_rate_that_is_used(ten_rows):
     np.testing.assert_allclose(steps, [0.1, 0.1, 0.1, 0.01, 0.01, 0.001], rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("options", "factors"),
+    [
+        ({"warm_up": 4, "plateau_patience": 9}, [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+        ({"lr_decay": "linear"}, [1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),
+        ({"warm_up": 3, "lr_decay": "linear"}, [1 / 3, 2 / 3, 1, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5]),
+        ({"warm_up": 2, "plateau_patience": 2}, [0.5, 1, 1, 1, 0.25, 0.25, 0.25, 0.0625]),
+        ({"warm_up": 6, "plateau_patience": 2}, [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 24, 0.25, 0.25, 0.0625]),
+    ],
+)
+def test_rates_grow_and_fall_with_batches(ten_rows, options, factors):
+    """With AdamW and a constant gradient each step moves by the learning rate."""
+    shared = {"max_epochs": 8, "patience": 50, "lr": 0.1, "weight_decay": 0.0, "plateau_factor": 0.25}
+    method = Scripted([0.5] * 8)
+    _, history = fit(method, ten_rows, ten_rows, batch_size=10, patience_steps=0, **shared, **options)
+    expected = 0.1 * np.array(factors)
+    np.testing.assert_allclose(-np.diff([0.0, *method.states]), expected, rtol=1e-3)
+    np.testing.assert_allclose([entry["lr"]["task_net"] for entry in history], expected)
+
+
+def test_several_batches_of_an_epoch_have_rates_of_their_own(ten_rows):
+    method = Scripted([0.5] * 2)
+    options = {"max_epochs": 2, "batch_size": 2, "lr": 0.1, "weight_decay": 0.0}
+    fit(method, ten_rows, ten_rows, warm_up=8, **options)
+    np.testing.assert_allclose(
+        -np.diff([0.0, *method.states]) / 0.1, [15 / 8, (6 + 7 + 8 + 8 + 8) / 8], rtol=1e-3
+    )
+
+
+def test_unlimited_networks_have_their_own_rate_throughout(train, valid):
+    options = {"unlimited": ("energy",), "lr": 0.01, "max_epochs": 2, "batch_size": 40}
+    _, history = fit(made("seal", "nce"), train, valid, warm_up=4, **options)
+    assert [entry["lr"] for entry in history] == [
+        {"energy": 0.01, "task_net": 0.0025},
+        {"energy": 0.01, "task_net": 0.005},
+    ]
+
+
+def test_a_linear_decay_needs_an_end_and_no_other_schedule(train):
+    with pytest.raises(ValueError, match="needs a last epoch: partial_fit is not supported"):
+        Trainer(net(), lr_decay="linear").pass_over(train)
+    with pytest.raises(ValueError, match="'linear' is a scheduler already"):
+        Trainer(net(), lr_decay="linear", scheduler=torch.optim.lr_scheduler.ConstantLR)
+
+
 def test_each_network_has_its_own_learning_rate(train, valid):
     method = made("seal", "nce")
     before = {name: part.clone() for name, part in method.state_dict().items()}

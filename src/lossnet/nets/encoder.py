@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +59,10 @@ class TextEncoder(nn.Module):
         for place, parameter in self._by_layer():
             parameter.requires_grad_(train == "all" or (train == "top" and place < _TOP_LAYERS))
         self._train = train
-        self.is_lent = False
-        #: the texts read last, the weights of then, and their features, with a gradient that nobody has used
-        self._last: tuple[Tensor, tuple[int, bool], Tensor] | None = None
+        self.is_read_twice = False
+        #: the last pass, with a gradient that nobody has used
+        self._last: _Pass | None = None
+        self._below = _Below(self.backbone, train)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take a transformer's weights, by their names in its file; a ValueError says what does not fit."""
@@ -103,17 +105,19 @@ class TextEncoder(nn.Module):
 
     def train(self, mode: bool = True) -> TextEncoder:
         self._last = None  # of another dropout, and a graph cannot be copied
+        self._below.forget()
         return super().train(mode)
 
     def remembered(self, pieces: Tensor) -> Tensor:
         """Return features of texts, held fixed: those of the last pass over the very same, if still valid."""
-        if not self._holds(pieces):
+        if not self._holds(pieces, "features"):
             self(pieces)
         assert self._last is not None
-        return self._last[2].detach()
+        return self._last.read.detach()
 
-    def _holds(self, pieces: Tensor) -> bool:
-        return self._last is not None and self._last[0] is pieces and self._last[1] == self._stamp
+    def _holds(self, pieces: Tensor, what: str) -> bool:
+        last = self._last
+        return last is not None and last.pieces is pieces and last.what == what and last.stamp == self._stamp
 
     @property
     def _stamp(self) -> tuple[int, bool]:
@@ -121,46 +125,59 @@ class TextEncoder(nn.Module):
         return sum(parameter._version for parameter in self.parameters()), self.training
 
     def forward(self, pieces: Tensor) -> Tensor:
-        if not self.is_lent:
-            return self._all(pieces)
-        if not torch.is_grad_enabled():
-            # The task step will want the gradient of this very pass: it follows the energy's.
-            with torch.set_grad_enabled(self.training):
-                self._last = pieces, self._stamp, self._all(pieces)
-            return self._last[2].detach()
-        if self._last is not None and self._holds(pieces) and self._last[2].requires_grad:
-            features = self._last[2]
-            self._last = pieces, self._stamp, features.detach()
-            return features
-        return self._all(pieces)
-
-    def _all(self, pieces: Tensor) -> Tensor:
-        parts = [pieces] if len(pieces) <= _AT_ONCE else map(_trimmed, pieces.split(_AT_ONCE))
-        return self._in_turn(self._encoded, list(parts))
+        is_whole = len(pieces) <= _AT_ONCE
+        parts = [pieces] if is_whole else [_trimmed(part) for part in pieces.split(_AT_ONCE)]
+        return self._once("features", pieces, partial(self._in_turn, self._encoded, pieces, parts))
 
     def states(self, pieces: Tensor) -> Tensor:
         """Return the last hidden states, ``(batch, length, width)``."""
-        return self._in_turn(self._states, pieces.split(_AT_ONCE))
+        parts = pieces.split(_AT_ONCE)
+        return self._once("states", pieces, partial(self._in_turn, self._states, pieces, parts))
 
-    def _in_turn(self, read: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> Tensor:
+    def _once(self, what: str, pieces: Tensor, read: Callable[[], Tensor]) -> Tensor:
+        """Return what is read of texts, in a pass of its own unless the last one will do."""
+        if not self.is_read_twice:
+            return read()
+        if not torch.is_grad_enabled():
+            # The task step will want the gradient of this very pass: it follows the energy's.
+            with torch.set_grad_enabled(self.training):
+                self._last = _Pass(pieces, what, self._stamp, read())
+            return self._last.read.detach()
+        if self._last is not None and self._holds(pieces, what) and self._last.read.requires_grad:
+            whole, self._last = self._last.read, self._last._replace(read=self._last.read.detach())
+            return whole
+        return read()
+
+    def _in_turn(
+        self, read: Callable[[Tensor, Tensor | None], Tensor], pieces: Tensor, parts: Sequence[Tensor]
+    ) -> Tensor:
         """Return what is read of parts of a batch; of several, nothing is kept for the gradient."""
-        if len(parts) == 1:
-            return read(parts[0])
+        below: Sequence[Tensor | None] = [None] * len(parts)
+        if self.training and self._below.is_apart(partial(self._run, parts[0][:1])):
+            with _precision(pieces):
+                below = self._below.states(pieces, parts, self._run)
+        both = list(zip(parts, below, strict=True))
+        if len(both) == 1:
+            return read(*both[0])
         if not torch.is_grad_enabled() or not any(one.requires_grad for one in self.parameters()):
-            return torch.cat([read(part) for part in parts])
-        return torch.cat([checkpoint(read, part, use_reentrant=False) for part in parts])
+            return torch.cat([read(*part) for part in both])
+        return torch.cat([checkpoint(read, *part, use_reentrant=False) for part in both])
 
-    def _states(self, pieces: Tensor) -> Tensor:
+    def _run(self, pieces: Tensor) -> Tensor:
         if not pieces.numel():  # transformers refuse no text at all
             return torch.zeros(*pieces.shape, self.width, device=pieces.device)
         real = pieces >= 0
         ids = torch.where(real, pieces, self.padding)
-        with _precision(pieces):
-            hidden: Tensor = self.backbone(input_ids=ids, attention_mask=real.long()).last_hidden_state
+        hidden: Tensor = self.backbone(input_ids=ids, attention_mask=real.long()).last_hidden_state
+        return hidden
+
+    def _states(self, pieces: Tensor, below: Tensor | None = None) -> Tensor:
+        with _precision(pieces), nullcontext() if below is None else self._below.given(below):
+            hidden = self._run(pieces)
         return hidden.float() if hidden.dtype == torch.bfloat16 else hidden
 
-    def _encoded(self, pieces: Tensor) -> Tensor:
-        hidden = self._states(pieces)
+    def _encoded(self, pieces: Tensor, below: Tensor | None = None) -> Tensor:
+        hidden = self._states(pieces, below)
         if self.pooling == "first":
             pooled = hidden[:, 0]
         else:
@@ -175,6 +192,115 @@ class TextEncoder(nn.Module):
         for name, parameter in self.backbone.named_parameters():
             numbers = [int(part) for part in name.split(".") if part.isdigit()]
             yield (count - 1 - numbers[0] if numbers else count), parameter
+
+
+class _Pass(NamedTuple):
+    """Texts, whether features or states of them were read, the weights of then, and what was read."""
+
+    pieces: Tensor
+    what: str
+    stamp: tuple[int, bool]
+    read: Tensor
+
+
+class _Below:
+    """The layers of a transformer below the trained ones, which read a batch's texts once.
+
+    Passes of one training step over the same texts begin with the last states of these, whose dropout they
+    thereby share, and so do those of another network with the same layers (`share`).
+
+    Args:
+        backbone: the transformer.
+        train: which of its weights are trained; there are such layers beside ``"top"`` ones alone.
+    """
+
+    def __init__(self, backbone: Any, train: Training) -> None:
+        count = int(backbone.config.num_hidden_layers)
+        self.count = count - _TOP_LAYERS
+        self._lists = [
+            (owner, name)
+            for owner in backbone.modules()
+            for name, part in owner.named_children()
+            if isinstance(part, nn.ModuleList) and len(part) == count
+        ]
+        self._backbone = backbone
+        self._is_apart = None if train == "top" and self.count > 0 and self._lists else False
+        #: the texts read last, and their states, part by part
+        self._kept: dict[str, Any] = {}
+
+    def is_apart(self, run: Callable[[], Tensor]) -> bool:
+        """Whether a pass in two halves is a whole one; ``run`` makes such a pass."""
+        if self._is_apart is None:
+            mode = self._backbone.training
+            self._backbone.eval()
+            with torch.no_grad():
+                whole = run()
+                with self.given(self._reached(run)):
+                    self._is_apart = torch.allclose(run(), whole, atol=1e-5)
+            self._backbone.train(mode)
+        return self._is_apart
+
+    def states(
+        self, pieces: Tensor, parts: Sequence[Tensor], run: Callable[[Tensor], Tensor]
+    ) -> Sequence[Tensor]:
+        """Return states of texts that come in parts, each ``(rows, length, width)``."""
+        shapes = [part.shape for part in parts]
+        if self._kept.get("pieces") is not pieces or self._kept["shapes"] != shapes:
+            with torch.no_grad():
+                states = [self._reached(partial(run, part)) for part in parts]
+            self._kept.update(pieces=pieces, shapes=shapes, states=states)
+        kept: Sequence[Tensor] = self._kept["states"]
+        return kept
+
+    def share(self, other: _Below) -> None:
+        """Keep states together with another network, if its layers are the same."""
+        mine, its = (one._frozen() for one in (self, other))
+        if len(mine) == len(its) and all(map(torch.equal, mine, its)):
+            self._kept = other._kept
+
+    def forget(self) -> None:
+        self._kept.clear()
+
+    def _frozen(self) -> list[Tensor]:
+        return [one for one in self._backbone.parameters() if not one.requires_grad and not one.is_meta]
+
+    def _reached(self, run: Callable[[], Tensor]) -> Tensor:
+        """Return the last states of these layers in a pass through them alone."""
+        reached: list[Any] = []
+        with self._only(slice(self.count)) as layers:
+            last = layers[-1]
+            handle = last.register_forward_hook(lambda module, given, output: reached.append(output))
+            try:
+                run()
+            finally:
+                handle.remove()
+        (output,) = reached
+        states: Tensor = output if isinstance(output, Tensor) else output[0]
+        return states
+
+    @contextmanager
+    def given(self, states: Tensor) -> Iterator[None]:
+        """Pass through the layers above alone, from states of those here."""
+
+        def put(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            return ((states, *given[1:]), named) if given else (given, {**named, "hidden_states": states})
+
+        with self._only(slice(self.count, None)) as layers:
+            handle = layers[0].register_forward_pre_hook(put, with_kwargs=True)
+            try:
+                yield
+            finally:
+                handle.remove()
+
+    @contextmanager
+    def _only(self, some: slice) -> Iterator[nn.ModuleList]:
+        owner, name = self._lists[0]
+        layers: Any = getattr(owner, name)
+        setattr(owner, name, layers[some])
+        try:
+            yield getattr(owner, name)
+        finally:
+            setattr(owner, name, layers)
 
 
 class Borrowed(nn.Module):
@@ -197,15 +323,26 @@ class Borrowed(nn.Module):
 
 
 def lend(lender: nn.Module | None, borrower: nn.Module | None) -> None:
-    """Let networks in ``borrower`` that borrow features read the encoder in ``lender``."""
+    """Let a task net and an energy read texts together, as far as their encoders allow.
+
+    Networks in ``borrower`` that borrow features read the encoder in ``lender``; those that have encoders of
+    their own begin with what frozen layers there have made of the same texts.  The task net's pass for the
+    prediction that an energy learns from serves the task step that follows it.
+    """
     places = [one for one in (borrower.modules() if borrower else ()) if isinstance(one, Borrowed)]
-    encoders = [one for one in (lender.modules() if lender else ()) if isinstance(one, TextEncoder)]
+    own, encoders = (
+        [one for one in (net.modules() if net else ()) if isinstance(one, TextEncoder)]
+        for net in (borrower, lender)
+    )
     if places and not encoders:
         what = "the energy shares the task net's encoder, and this method has none"
         raise ValueError(f"{what}; give it its own: energy_encoder='own' (--energy-encoder own)")
-    for one in places:
-        one._lender[:] = encoders[:1]
-        encoders[0].is_lent = True
+    for place in places:
+        place._lender[:] = encoders[:1]
+    for one in encoders[:1] if places or own else ():
+        one.is_read_twice = True
+        for other in own:
+            other._below.share(one._below)
 
 
 class EncodedMLP(nn.Module):

@@ -195,14 +195,21 @@ class _Up(nn.Module):
         return up + skip
 
 
+class _GroupNorm(nn.GroupNorm):
+    """`torch.nn.GroupNorm`, which refuses a group of one value, but not in a batch of several images."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
 def _block(inputs: int, outputs: int, dropout: float, stride: int = 1) -> nn.Sequential:
     groups = math.gcd(8, outputs)
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
-        nn.GroupNorm(groups, outputs),
+        _GroupNorm(groups, outputs),
         nn.SiLU(),
         nn.Dropout2d(dropout),
         nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        nn.GroupNorm(groups, outputs),
+        _GroupNorm(groups, outputs),
         nn.SiLU(),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -174,7 +175,7 @@ class TrainingState:
             given: Any = groups if len(groups) > 1 else trained
             self.optimizers[name] = optimizer = self.options.optimizer(given, lr=self._rate(name))
             engine.prepare(optimizer)
-            if self._limited(name):
+            if self._limited(name) and self.options.scheduler is not None:
                 self.schedulers[name] = self.options.scheduler(optimizer)
         if not self.optimizers:
             raise ValueError(f"stage '{self.stage.name}': all parameters of its networks are frozen")
@@ -194,6 +195,34 @@ class TrainingState:
         if network not in lr:
             raise ValueError(f"lr has no rate for {network!r}, only for {', '.join(lr)}")
         return lr[network]
+
+    def rate_factor(self, step: int, steps: int) -> float:
+        """Return what learning rates are multiplied by at a step of the present epoch, which has ``steps``.
+
+        At batch ``t`` of the stage's ``T``, with a warm-up of ``W`` batches, that is
+        ``min(1, (t + 1) / W, (T − t) / (T − W))``; the last term is that of a linear decay.
+        """
+        options = self.options
+        batch, last = self.position.epoch * steps + step, options.max_epochs * steps
+        factor = min(1.0, (batch + 1) / max(options.warm_up, 1))
+        if options.lr_decay == "linear":
+            factor = min(factor, (last - batch) / max(last - options.warm_up, 1))
+        return factor
+
+    @contextmanager
+    def rates_at(self, step: int, steps: int) -> Iterator[None]:
+        """Train at a step's learning rates inside."""
+        factor, limited = self.rate_factor(step, steps), filter(self._limited, self.optimizers)
+        groups = [group for name in limited for group in self.optimizers[name].param_groups]
+        # A captured step reads rates from tensors, which stay the same.
+        before = [(group, group["lr"], float(group["lr"])) for group in groups if factor != 1]
+        for group, held, rate in before:
+            group["lr"] = held.fill_(rate * factor) if isinstance(held, Tensor) else rate * factor
+        try:
+            yield
+        finally:
+            for group, held, rate in before:
+                group["lr"] = held.fill_(rate) if isinstance(held, Tensor) else rate
 
     def seed(self, *more: int) -> int:
         """Return a seed of this epoch: a function of seed, stage and epoch, so resuming needs no state."""
@@ -235,6 +264,11 @@ class TrainingState:
     def _rates(self) -> dict[str, float]:
         return {name: float(one.param_groups[0]["lr"]) for name, one in self.optimizers.items()}
 
+    def _last_rates(self) -> dict[str, float]:
+        """Return the learning rates of the epoch's last step."""
+        factor = self.rate_factor(self.position.step - 1, self.position.step)
+        return {name: rate * (factor if self._limited(name) else 1) for name, rate in self._rates().items()}
+
     def close_epoch(self, metrics: dict[str, float]) -> None:
         """Add an epoch to the history, keep the best weights, change learning rates, tell listeners."""
         position, monitor = self.position, self.options.monitor
@@ -248,7 +282,7 @@ class TrainingState:
                 "losses": {name: average.pop("loss") for name, average in averages.items()},
                 "gradient_norms": {name: average.pop("gradient_norm") for name, average in averages.items()},
                 "measured": {name: average for name, average in averages.items() if average},
-                "lr": self._rates(),
+                "lr": self._last_rates(),
                 monitor: value,
                 "valid": metrics,
                 "seconds": round(position.seconds, 3),
@@ -362,7 +396,8 @@ class TrainingState:
         options = self.options
         rates = options.lr if isinstance(options.lr, (int, float)) else dict(options.lr)
         names = "weight_decay", "batch_size", "monitor", "clip", "seed", "plateau_patience", "plateau_factor"
-        fixed = {name: getattr(options, name) for name in names}
+        more = "warm_up", "lr_decay", *(["max_epochs"] if options.lr_decay == "linear" else [])
+        fixed = {name: getattr(options, name) for name in (*names, *more)}
         return {"lr": rates, **fixed, "unlimited": list(options.unlimited), **options.identity}
 
     def read(self, path: Path | None) -> Checkpoint:

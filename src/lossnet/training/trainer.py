@@ -7,11 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
@@ -68,8 +69,11 @@ class Trainer:
         plateau_patience: epochs without improvement before learning rates are cut; where an epoch has fewer
             than ``patience_steps / patience`` steps, it takes several to count as one.
         plateau_factor: factor of that cut.
-        unlimited: names of networks that are neither clipped nor given to ``scheduler`` in stages that train
-            others too, such as SEAL's ``("energy",)`` as its authors train it.
+        warm_up: batches at a stage's beginning in which learning rates grow, by the same amount each.
+        lr_decay: ``"plateau"``, or ``"linear"``: rates are not cut but fall by the same amount with each
+            batch after those, to 0 after ``max_epochs``.
+        unlimited: names of networks that are neither clipped nor given to ``scheduler`` or the two above in
+            stages that train others too, such as SEAL's ``("energy",)`` as its authors train it.
         seed: of initial randomness, data order and dropout; a CPU run repeats bit for bit.
         device: where to train.
         checkpoint: a file to save progress in; needed to resume.
@@ -111,6 +115,8 @@ class Trainer:
         clip: float = 10.0,
         plateau_patience: int = 5,
         plateau_factor: float = 0.5,
+        warm_up: int = 0,
+        lr_decay: Literal["plateau", "linear"] = "plateau",
         unlimited: Sequence[str] = (),
         seed: int = 0,
         device: torch.device | str = "cpu",
@@ -128,9 +134,11 @@ class Trainer:
         self.optimizer = optimizer or partial(torch.optim.AdamW, weight_decay=weight_decay, fused=True)
         self.plateau_patience, self.plateau_factor = plateau_patience, plateau_factor
         self.unlimited = tuple(unlimited)
-        self.scheduler = scheduler or partial(
-            ReduceLROnPlateau, mode="max", factor=plateau_factor, patience=plateau_patience
-        )
+        self.warm_up, self.lr_decay = warm_up, lr_decay
+        if lr_decay == "linear" and scheduler is not None:
+            raise ValueError("lr_decay='linear' is a scheduler already; give that, or scheduler=")
+        cuts = partial(ReduceLROnPlateau, mode="max", factor=plateau_factor, patience=plateau_patience)
+        self.scheduler = scheduler or (cuts if lr_decay == "plateau" else None)
         self.batch_size, self.max_epochs = batch_size, max_epochs
         self.patience, self.patience_steps = patience, patience_steps
         self.monitor = monitor or scores.main_metric(method.space)
@@ -178,6 +186,8 @@ class Trainer:
         if later:
             names = ", ".join(part.name for part in (stage, *later))
             raise ValueError(f"it trains in stages ({names}), each on all data: partial_fit is not supported")
+        if self.lr_decay == "linear":
+            raise ValueError("lr_decay='linear' needs a last epoch: partial_fit is not supported")
         loop, state = _Loop([self], self.engine, shown=False), self.state
         if self.views is not None:
             data = self.views.training(data)
@@ -351,7 +361,10 @@ class _Loop:
         for step in range(begin, len(batches)):
             batch = train.batch(batches[step]).to(device)
             try:
-                pending.append(self.engine.step(batch, step))
+                with ExitStack() as rates:
+                    for state in states:
+                        rates.enter_context(state.rates_at(step, len(batches)))
+                    pending.append(self.engine.step(batch, step))
             except RuleError as error:
                 if self.first.checkpoint is not None:  # the step was not taken: resuming tries it again
                     self._save(group)

@@ -137,7 +137,7 @@ def test_numbers_may_differ_between_replicas():
     ]
     options = [
         {"lr": {"energy": 0.01, "task_net": 0.1}, "patience": 1},
-        {"weight_decay": 0.5, "max_epochs": 3},
+        {"weight_decay": 0.5, "max_epochs": 3, "warm_up": 4, "lr_decay": "linear"},
         {"clip": 0.1, "plateau_factor": 0.3, "plateau_patience": 1},
     ]
     pairs = list(zip(changes, options, strict=True))
