@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -68,13 +67,12 @@ def _table(file: str, cells: Sequence[Cell], columns: Sequence[tuple[str, str]],
 
 _BIBTEX = [cell for cell in mlc.MAIN if cell.data == "bibtex"]
 _MAIN = [*_BIBTEX, mlc.STACK, *(cell for cell in mlc.MAIN if cell.data != "bibtex")]
-_PAIRS = [dataclasses.replace(cell, data="digits-pairs") for cell in digits.CELLS]
 
 
 def _gains_on_digits() -> str:
     """Return what SEAL-NCE has more than each other row, on both sets of digits."""
     rows = []
-    for name, (ce, soft, nce, control) in (("completion", digits.CELLS), ("pairs", _PAIRS)):
+    for name, (ce, soft, nce, control) in (("completion", digits.CELLS), ("pairs", digits.PAIRS)):
         for metric, title in digits.COLUMNS:
             found = (gains(_lines("digits"), nce, other, metric) for other in (ce, soft, control))
             rows.append([f"{name}, {title}", *map(with_error, found)])
@@ -160,7 +158,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "citations": lambda: citations.table(_lines("citations")),
     "citations / trials": lambda: citations.trials_table(_lines("citations")),
     "digits / completion": partial(_table, "digits", digits.CELLS, digits.COLUMNS, "seconds"),
-    "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
+    "digits / pairs": partial(_table, "digits", digits.PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
     "digits / gains": _gains_on_digits,
     "energies": lambda: markdown(*energies.table(_lines("energies"))),
     "few-labels / digits": lambda: markdown(*few_labels.digits(_lines("few-labels"))),
