@@ -24,6 +24,8 @@ from torch import Tensor
 
 from benchmarks.grid import Cell, carried_out, finished, markdown, show, summarise
 from benchmarks.text import Case, case, chosen, kept
+from benchmarks.verdicts import shown_estimate, verdict
+from lossnet.analysis import difference, estimate
 from lossnet.data import find
 from lossnet.decoding import ExpectedF1, Threshold, calibrate, tune_threshold
 from lossnet.loading import Loaded, load
@@ -40,6 +42,7 @@ __all__ = [
     "Neighbours",
     "Row",
     "best",
+    "compare",
     "measured",
     "run",
     "trials",
@@ -227,9 +230,10 @@ def run(
         done = set(map(case, lines))
         tasks = [partial(work, *one, data_dir) for one in wanted(lines) if one not in done]
         lines += carried_out(tasks, store, jobs, told)
-    heading, rows = best(lines)
-    (output / "table.md").write_text(f"{markdown(heading, rows)}\n", encoding="utf-8")
-    show("test, in points", heading, rows)
+    tables = best(lines), compare(lines)
+    (output / "table.md").write_text("\n\n".join(markdown(*one) for one in tables) + "\n", encoding="utf-8")
+    for one in tables:
+        show("test, in points", *one)
 
 
 def trials(sets: Sequence[str], titles: Sequence[str], lines: Sequence[dict[str, Any]]) -> list[Case]:
@@ -342,3 +346,32 @@ def best(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: the chosen trials on test data, in points."""
     heading, rows = summarise(CELLS, kept(lines, CHOICE), COLUMNS)
     return heading[:-1], [row[:-1] for row in rows]
+
+
+def compare(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: the best network of ours against the best peer, both chosen on validation data.
+
+    The difference has Welch's interval of 95 %, or Student's where the peer has no seeds.
+    """
+    groups: dict[tuple[str, bool], dict[str, list[dict[str, Any]]]] = {}
+    for line in kept(lines, CHOICE):
+        own = next(row for row in ROWS if row.title == line["title"]).peer is None
+        groups.setdefault((line["dataset"], own), {}).setdefault(line["title"], []).append(line)
+
+    def values(mine: Sequence[dict[str, Any]], part: str, metric: str) -> list[float]:
+        return [100 * line["metrics"][part][metric] for line in mine]
+
+    rows = []
+    for data in (name for name in SETS if (name, True) in groups and (name, False) in groups):
+        for metric, heading in COLUMNS:
+            titles, figures = [], []
+            for own in (False, True):
+                tried = groups[data, own]
+                best = max(tried, key=lambda title: (np.mean(values(tried[title], "valid", metric)), title))
+                titles.append(best)
+                figures.append(values(tried[best], "test", metric))
+            peer, ours = figures
+            gap = estimate([one - peer[0] for one in ours]) if len(peer) == 1 else difference(ours, peer)
+            shown = [f"{title} {np.mean(found):.2f}" for title, found in zip(titles, figures, strict=True)]
+            rows.append([data, heading, *shown, shown_estimate(gap, sign=True), verdict(gap)])
+    return ["data", "metric", "best peer", "best network", "difference", "verdict of the network"], rows

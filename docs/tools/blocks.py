@@ -20,6 +20,7 @@ from benchmarks import (
     mlc,
     names,
     ner,
+    peers,
     pos,
     residuals,
     seal,
@@ -31,6 +32,7 @@ from benchmarks import (
     streaming,
     structure,
     tagging_speed,
+    verdicts,
 )
 from benchmarks.grid import COLUMNS, Cell, finished, gains, markdown, summarise, with_error
 
@@ -171,6 +173,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "mlc": partial(_table, "mlc", _MAIN, seal.COLUMNS, "published"),
     "mlc / the rest of SEAL's Table 1": partial(_table, "mlc", mlc.REST, seal.COLUMNS, "published"),
     "names": lambda: markdown(*names.table(_lines("names"))),
+    "peers": lambda: markdown(*peers.best(_lines("peers"))),
+    "peers / compared": lambda: markdown(*peers.compare(_lines("peers"))),
     "residuals": lambda: markdown(residuals.HEADING, residuals.table(_lines("residuals"))),
     "seal": partial(_table, "seal", seal.CELLS, seal.COLUMNS, "seeds", "published"),
     "seal / gained": lambda: markdown(*seal.gained(_lines("seal"))),
@@ -181,6 +185,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "segmentation / scenes": partial(_masks, "digits-scenes", SCENES, "seeds"),
     "segmentation / scenes, earlier": partial(_masks, "digits-scenes", EARLIER_SCENES, "seconds", "seeds"),
     "serving": lambda: markdown(["", ""], serving.table(_content("serving"))),
+    "index / best": lambda: markdown(*verdicts.best(_lines)),
+    "index / tally": lambda: markdown(*verdicts.tally(_lines)),
+    "index / claims": lambda: markdown(*verdicts.claims(_lines)),
+    "index / covered": lambda: markdown(*verdicts.covered(_lines)),
+    "index / rows": lambda: markdown(*verdicts.rows(_lines)),
     "known": lambda: markdown(*known.known_table(_lines("known"))),
     "known-both": lambda: markdown(*known.known_table(_lines("known"), both=True)),
     "known-exact": lambda: markdown(*known.exact_table(_lines("known"))),
