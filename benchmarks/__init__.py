@@ -3,6 +3,7 @@
 =================  =====================================================================================
 ``auto``           the default, beside each method that it chooses from, on seven sets
 ``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
+``costs``          parameters, training and inference of each system beside cross-entropy (SEAL App. D)
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``encoders``       what a step of SEAL with an encoder of texts costs, and what cached features save
 ``energies``       ways in which an energy could teach more, each beside its control, on five sets

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import (
     auto,
     citations,
+    costs,
     digits,
     encoders,
     energies,
@@ -82,6 +83,7 @@ def _of_methods(module: ModuleType, file: str = "") -> Benchmark:
 BENCHMARKS = {
     "auto": _grid(auto, "auto.jsonl"),
     "citations": _of_methods(citations, "citations.jsonl"),
+    "costs": Benchmark(lambda given: costs.run(given.output, given.data_dir), "costs.json"),
     "digits": Benchmark(
         lambda given: digits.run(given.output, given.seeds, given.device, given.jobs), "digits.jsonl"
     ),

@@ -64,7 +64,7 @@ _TREES = 10
 
 Matrix = Any  # dense, or sparse by rows
 #: from features and label sets ``(n, labels)`` in {0, 1}, a trial's settings and a seed to label chances
-Peer = Callable[[Matrix, NDArray[np.int64], Mapping[str, Any], int], Callable[[Matrix], NDArray[np.float64]]]
+Peer = Callable[..., Callable[[Matrix], NDArray[np.float64]]]
 
 
 @dataclasses.dataclass(frozen=True)
