@@ -62,11 +62,13 @@ notebooks: install  ## the tutorials' notebooks, from their pages
 	$(BIN)/python docs/tools/notebooks.py
 
 JOBS ?= 1
-tables: install  ## every benchmark that a page of results stands on: what is missing or outdated; DATA=DIR JOBS=N
-	$(BIN)/python -m benchmarks tables --output runs/tables --jobs $(JOBS) $(if $(DATA),--data-dir $(DATA))
+SEEDS ?= 3
+TABLES = $(BIN)/python -m benchmarks tables --output runs/tables --seeds $(SEEDS) $(if $(DATA),--data-dir $(DATA))
+tables: install  ## the benchmarks that pages of results stand on, what is missing or outdated (DATA=DIR JOBS=N SEEDS=N)
+	$(TABLES) --jobs $(JOBS)
 
 tables-list: install  ## what `make tables` would run, and how long
-	$(BIN)/python -m benchmarks tables --output runs/tables --dry-run $(if $(DATA),--data-dir $(DATA))
+	$(TABLES) --dry-run
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
 	$(BIN)/python -m benchmarks overhead --output runs/overhead

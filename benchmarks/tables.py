@@ -39,7 +39,7 @@ class Missing(NamedTuple):
 
 
 def run(given: argparse.Namespace, dry_run: bool = False) -> None:
-    """Lists what is missing and runs it, each benchmark in a folder of its name in ``output``."""
+    """Lists what is missing and runs it, each benchmark in a folder of its file's name in ``output``."""
     console = Console(stderr=True, highlight=False)
     found = sorted(missing(given), key=lambda one: (one.seconds is None, one.seconds or 0.0))
     Console(highlight=False).print(overview(found), markup=False)
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace, dry_run: bool = False) -> None:
 
 def begin(name: str, output: Path) -> Path:
     """Copies what is kept of a benchmark to where it goes on, unless it is there, and returns the place."""
-    store = output / name / "results.jsonl"
+    store = _folder(name, output) / "results.jsonl"
     store.parent.mkdir(parents=True, exist_ok=True)
     if not store.exists():
         shutil.copyfile(RESULTS / BENCHMARKS[name].file, store)
@@ -67,7 +67,7 @@ def missing(given: argparse.Namespace) -> Iterator[Missing]:
         if not benchmark.file.endswith(".jsonl") or not (RESULTS / benchmark.file).exists():
             continue
         with tempfile.TemporaryDirectory() as folder:
-            store, own = begin(name, Path(folder)), given.output / name / "results.jsonl"
+            store, own = begin(name, Path(folder)), _folder(name, given.output) / "results.jsonl"
             if own.exists():
                 shutil.copyfile(own, store)
             lines = finished(store)
@@ -106,8 +106,13 @@ def overview(found: list[Missing]) -> str:
     return markdown(HEADING, [*rows, last])
 
 
+def _folder(name: str, output: Path) -> Path:
+    """Where a benchmark goes on; two that keep their results in one file share it."""
+    return output / Path(BENCHMARKS[name].file).stem
+
+
 def _own(given: argparse.Namespace, name: str, output: Path) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(given), "output": output / name, "methods": None})
+    return argparse.Namespace(**{**vars(given), "output": _folder(name, output), "methods": None})
 
 
 def _duration(seconds: float) -> str:
