@@ -4,7 +4,7 @@ OLDEST_PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := src benchmarks examples tests docs/conf.py docs/tools
 
-.PHONY: install help run test test-oldest fuzz chromium postgresql triton docs notebooks bench bench-peers clean
+.PHONY: install help run test test-oldest fuzz chromium postgresql triton docs notebooks tables tables-list bench bench-peers clean
 
 install: .venv/installed  ## .venv, with everything for development
 
@@ -60,6 +60,15 @@ docs: install  ## the site, in build/docs; the tests build it too
 
 notebooks: install  ## the tutorials' notebooks, from their pages
 	$(BIN)/python docs/tools/notebooks.py
+
+JOBS ?= 1
+SEEDS ?= 3
+TABLES = $(BIN)/python -m benchmarks tables --output runs/tables --seeds $(SEEDS) $(if $(DATA),--data-dir $(DATA))
+tables: install  ## the benchmarks that pages of results stand on, what is missing or outdated (DATA=DIR JOBS=N SEEDS=N)
+	$(TABLES) --jobs $(JOBS)
+
+tables-list: install  ## what `make tables` would run, and how long
+	$(TABLES) --dry-run
 
 bench: install  ## what the framework costs, as a ratio to bare PyTorch
 	$(BIN)/python -m benchmarks overhead --output runs/overhead

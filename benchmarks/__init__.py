@@ -3,6 +3,7 @@
 =================  =====================================================================================
 ``auto``           the default, beside each method that it chooses from, on seven sets
 ``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
+``costs``          parameters, training and inference of each system beside cross-entropy (SEAL App. D)
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
 ``encoders``       what a step of SEAL with an encoder of texts costs, and what cached features save
 ``energies``       ways in which an energy could teach more, each beside its control, on five sets
@@ -15,6 +16,7 @@
 ``ner``            names in news with every method and global energies (InfNet+ Tables 1, 2, 4)
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
 ``parsing``        constituency trees as tags and as sequences of brackets (InfNet+ A.1)
+``peers``          what a user would pick instead: chains, trees, neighbours, networks, on six sets
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
 ``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
 ``roles``          roles of predicates from few labels, with energies, rules and constraints (SEAL Table 3)
@@ -28,6 +30,7 @@
 ``speed``          every ratio of speed and scale, from one core to a GPU
 ``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
 ``structure``      whether labels say something of each other that inputs do not, on six sets
+``tables``         every benchmark that a page stands on, cheapest first: what is missing or outdated
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
 ``text``           topics of texts from frozen features: energies, LACO, SGM and peers, on three sets
 ``text-trained``   the same with the encoder trained, by the papers' protocol where their sets are there

@@ -6,19 +6,16 @@ for each of them.  The members that are compared by cross-validation cost more t
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from benchmarks.grid import markdown, show
+from benchmarks.grid import carried_out, finished, markdown, show
 from lossnet.data import MultiLabelData
 from lossnet.loading import Loaded, load
 from lossnet.run import Run, train
@@ -54,19 +51,16 @@ def run(output: Path, seeds: int, data_dir: Path | None, device: str, jobs: int)
     """Runs ``auto`` on all sets; writes ``results.jsonl``, a line for each member too, and ``table.md``."""
     output.mkdir(parents=True, exist_ok=True)
     store = output / "results.jsonl"
-    lines = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
+    lines = finished(store)
     done = {(line["dataset"], line["goal"], line["seed"]) for line in lines}
     cases = [(name, goal, seed) for seed in range(seeds) for name in SETS for goal in GOALS]
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_work, *case, data_dir, device) for case in cases if case not in done]
-        for future in as_completed(futures):
-            rows = future.result()
-            lines += rows
-            with store.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-            first = rows[0]
-            told = f"{first['dataset']} for {first['goal']}, seed {first['seed']}: {first['chosen']}"
-            Console(stderr=True).print(f"{told} in {first['seconds']:.0f} s", highlight=False)
+    tasks = [partial(_work, *case, data_dir, device) for case in cases if case not in done]
+
+    def told(line: dict[str, Any]) -> str:
+        value = 100 * line["metrics"]["test"][GOALS[line["goal"]]]
+        return f"{line['dataset']} for {line['goal']}, {_title(line)}, seed {line['seed']}: {value:.2f}"
+
+    lines += carried_out(tasks, store, jobs, told)
     tables = [compare(lines), regret(lines), summarise(lines)]
     (output / "table.md").write_text("\n\n".join(markdown(*one) for one in tables) + "\n", encoding="utf-8")
     for one in tables:

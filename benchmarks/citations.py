@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.grid import carried_out, finished, markdown, show
+from benchmarks.grid import carried_out, finished, is_current, markdown, show
 from lossnet.build import METHODS, default_loss
 from lossnet.data import Examples, Sentences
 from lossnet.data.citations import tokens_of
@@ -210,12 +210,12 @@ def _task_of(result: Mapping[str, Any]) -> Task:
 
 
 def _is_current(result: Mapping[str, Any]) -> bool:
-    """Whether a result is of a row, trial and settings that there are now; settings may have been added."""
+    """Whether a result is of a row, trial and settings that there are now."""
     row = ROWS.get(result["row"])
     if row is None or result["trial"] >= len(ROWS[row.like or result["row"]].trials):
         return False
     known = _known(*_task_of(result))
-    return all(value == known["settings"].get(name, value) for name, value in result["settings"].items())
+    return is_current(result["settings"], known["settings"], known["method"], known["loss"])
 
 
 def _work(title: str, trial: int, labelled: int, draw: int, data_dir: Path | None) -> list[dict[str, Any]]:

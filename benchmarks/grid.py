@@ -6,10 +6,12 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 from scipy import stats
 
-from lossnet.build import default_loss
+from lossnet.build import METHODS, default_loss
 from lossnet.recipes import recipe_settings
 from lossnet.run import Run, find_device, train
 from lossnet.runs import markdown, spread, structure_of, train_many
@@ -30,9 +32,13 @@ __all__ = [
     "carried_out",
     "chance",
     "differences",
+    "expected_seconds",
     "finished",
     "gains",
+    "is_current",
+    "listing",
     "markdown",
+    "models_are_there",
     "of_sets",
     "publish",
     "run_folder",
@@ -44,6 +50,9 @@ __all__ = [
 
 #: columns of a table: metric, heading
 COLUMNS = (("f1", "F1 at 0.5"), ("f1_tuned", "F1 tuned"), ("f1_expected", "F1 expected"))
+#: what runs did before there was a setting for it, where that is not today's default
+EARLIER = {"schedule": "grouped", "regression_term": "energy"}
+Task = Callable[[], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -84,72 +93,130 @@ def run_grid(
     """All results, in ``output/results.jsonl`` too; those already there with the same settings are kept."""
     output.mkdir(parents=True, exist_ok=True)
     store = output / "results.jsonl"
-    results = finished(store)
-    done = {_key_of(result) for result in results}
-    groups: dict[tuple[object, ...], list[tuple[str, Run]]] = {}
-    together, wanted = find_device(device) != "cpu" and not keep_models, set()
+    results, wanted = finished(store), {}
     for seed in range(seeds):
         for cell in cells:
+            wanted[_key(cell, seed)] = dataclasses.asdict(cell.settings())
+    # Results of other settings may lie in the same file: a table must not mix them.
+    results = [one for one in results if _is_wanted(one, wanted)]
+    done = {_key_of(one) for one in results}
+    groups: dict[tuple[object, ...], list[tuple[str, Run]]] = {}
+    together = find_device(device) != "cpu" and not keep_models
+    for seed in range(seeds):
+        for cell in cells:
+            if _key(cell, seed) in done:
+                continue
             folder = run_folder(output, cell, seed) if keep_models else None
-            settings = cell.settings()
             run = Run(
                 cell.data,
                 cell.method,
                 cell.loss or default_loss(cell.method),
-                settings,
+                cell.settings(),
                 seed=seed,
                 output=folder,
                 data_dir=data_dir,
                 device=device,
                 progress=False,
             )
-            names = cell.method, cell.loss or default_loss(cell.method)
-            key = _key(cell.title, cell.data, *names, seed, dataclasses.asdict(settings))
-            wanted.add(key)
-            if key not in done:
-                # A GPU trains as many seeds as there are in the time of two or three, a core does not.
-                group = (cell.data, structure_of(run)) if together else (cell.title, cell.data, seed)
-                groups.setdefault(group, []).append((cell.title, run))
+            # A GPU trains as many seeds as there are in the time of two or three, a core does not.
+            group = (cell.data, structure_of(run)) if together else (cell.title, cell.data, seed)
+            groups.setdefault(group, []).append((cell.title, run))
     metric, heading = columns[0]
 
     def line(result: dict[str, Any]) -> str:
         value = f"{heading} {_value(result, metric):.2f}"
         return f"{result['dataset']}, {result['title']}, seed {result['seed']}: {value}"
 
-    results += carried_out([partial(_work, group) for group in groups.values()], store, jobs, line)
-    # Results of other settings may lie in the same file: a table must not mix them.
-    return [result for result in results if _key_of(result) in wanted]
+    return results + carried_out([partial(_work, group) for group in groups.values()], store, jobs, line)
+
+
+_LISTED: list[list[tuple[Path, Task]]] = []
+
+
+@contextmanager
+def listing() -> Iterator[list[tuple[Path, Task]]]:
+    """List the tasks that `carried_out` is given, with their stores, instead of carrying them out."""
+    _LISTED.append([])
+    try:
+        yield _LISTED[-1]
+    finally:
+        _LISTED.pop()
 
 
 def carried_out(
-    tasks: Sequence[Callable[[], list[dict[str, Any]]]],
-    store: Path,
-    jobs: int,
-    line: Callable[[dict[str, Any]], str],
+    tasks: Sequence[Task], store: Path, jobs: int, line: Callable[[dict[str, Any]], str]
 ) -> list[dict[str, Any]]:
     """Results of tasks, several at a time; a task's go to the end of ``store`` as soon as they are there."""
+    if _LISTED:
+        _LISTED[-1].extend((store, task) for task in tasks)
+        return []
     results: list[dict[str, Any]] = []
+    earlier = finished(store)
     context = multiprocessing.get_context("spawn")
     console = Console(stderr=True)
     with (
-        Progress(console=console, disable=not tasks) as progress,
+        # Runs take minutes: the time left is judged by all of them, not by the last half minute.
+        Progress(console=console, disable=not tasks, speed_estimate_period=7 * 86400) as progress,
         ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
-        bar = progress.add_task("runs", total=len(tasks))
-        futures = [pool.submit(task) for task in tasks]
+        seconds = {pool.submit(task): expected_seconds(task, earlier) or 1.0 for task in tasks}
+        bar = progress.add_task("runs", total=sum(seconds.values()))
         try:
-            for future in as_completed(futures):
+            for future in as_completed(seconds):
                 found = future.result()
                 results += found
                 with store.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(result) + "\n" for result in found)
-                progress.advance(bar)
+                progress.advance(bar, seconds[future])
                 for result in found:
                     progress.console.print(f"{line(result)} in {result['seconds']:.0f} s", highlight=False)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return results
+
+
+def expected_seconds(task: Task, earlier: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean time of the earlier runs that have most in common with a task, None without any.
+
+    In common are names (data set, title, method, loss) and numbers (seed, labels) among its arguments.
+
+    >>> earlier = [{"dataset": "a", "seed": 0, "seconds": 2.0}, {"dataset": "b", "seed": 0, "seconds": 8.0}]
+    >>> expected_seconds(partial(finished, ("b", 1)), earlier)
+    8.0
+    """
+    wanted = _words(task)
+    likeness = [
+        sum(3 if isinstance(value, str) else 1 for value in wanted & _words([*one.values()]))
+        for one in earlier
+        if "seconds" in one
+    ]
+    pairs = zip(likeness, (one["seconds"] for one in earlier if "seconds" in one), strict=True)
+    nearest = [seconds for count, seconds in pairs if count == max(likeness)]
+    return statistics.fmean(nearest) if nearest else None
+
+
+def _words(value: Any) -> set[str | int]:
+    """Return the names and whole numbers of a task's arguments."""
+    if isinstance(value, str | int):
+        return {value}
+    parts: Sequence[Any] = ()
+    if isinstance(value, partial):
+        parts = value.args
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif isinstance(value, Mapping):
+        parts = [*value.values()]
+    elif isinstance(value, Run):
+        parts = value.method, value.loss, value.data, value.seed
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, "title", "")]
+    return set().union(*map(_words, parts))
+
+
+def models_are_there(cells: Sequence[Cell], seeds: int, output: Path) -> bool:
+    """Whether all models of some cells are there: results that were made elsewhere come without."""
+    return all(run_folder(output, cell, seed).is_dir() for cell in cells for seed in range(seeds))
 
 
 def _work(group: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
@@ -166,19 +233,57 @@ def finished(store: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in store.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _key(title: str, data: str, method: str, loss: str, seed: int, settings: dict[str, Any]) -> str:
-    """What makes a run the same run."""
-    return json.dumps([title, data, method, loss, seed, settings], sort_keys=True)
-
-
-def _key_of(result: dict[str, Any]) -> str:
-    names = (result[name] for name in ("title", "dataset", "method", "loss", "seed"))
-    return _key(*names, settings_of(result))
+Key = tuple[str, str, str, str, int]
 
 
 def settings_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result's settings, and defaults of those that are younger than it: these change nothing."""
     return {**dataclasses.asdict(Settings()), **result["settings"]}
+
+
+def _key(cell: Cell, seed: int) -> Key:
+    """What makes a run the same run, if its settings are current."""
+    return cell.title, cell.data, cell.method, cell.loss or default_loss(cell.method), seed
+
+
+def _key_of(result: Mapping[str, Any]) -> Key:
+    title, data, method, loss, seed = (
+        result[name] for name in ("title", "dataset", "method", "loss", "seed")
+    )
+    return title, data, method, loss, seed
+
+
+def _is_wanted(result: Mapping[str, Any], wanted: Mapping[Key, Mapping[str, Any]]) -> bool:
+    now = wanted.get(_key_of(result))
+    return now is not None and is_current(result["settings"], now, result["method"], result["loss"])
+
+
+def is_current(then: Mapping[str, Any], now: Mapping[str, Any], method: str, loss: str) -> bool:
+    """Whether a run with settings ``then`` would be the same with those of today, for what its method uses.
+
+    Settings that have come since then had their default, or what runs did before that.
+
+    >>> now = dataclasses.asdict(Settings(inference_steps=7))
+    >>> is_current({"clip": 10.0}, now, "seal", "nce"), is_current({"clip": 1.0}, now, "seal", "nce")
+    (True, False)
+    >>> is_current({"clip": 10.0}, now, "spen", "margin")  # which infers
+    False
+    """
+    then = {**dataclasses.asdict(Settings()), **EARLIER, **then}
+    unused = _unused(method, loss)
+    if then["energy_steps"] == then["task_steps"] == 1:
+        unused = (*unused, "schedule")  # there is but one order
+    return all(then[name] == value for name, value in now.items() if not name.startswith(unused))
+
+
+def _unused(method: str, loss: str) -> tuple[str, ...]:
+    """Return how the names of settings begin that a method has no use for."""
+    if method not in METHODS:  # auto, which tries several
+        return ()
+    asked = signature(METHODS[method].method).parameters
+    unused = [name for name in ("inference", "schedule") if name not in asked]
+    unused += [] if "regression" in loss else ["regression_term"]
+    return (*unused, *([] if "implicit" in method else ["implicit_", "solver"]))
 
 
 # ---------------------------------------------------------------- tables

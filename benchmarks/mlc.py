@@ -8,11 +8,20 @@ from benchmarks.grid import Cell, publish, run_grid
 
 __all__ = ["CELLS", "MAIN", "REST", "STACK", "run"]
 
-#: published test F1 on the papers' own folds: SEAL Table 1 (NeurIPS 2022); UAI Tables 1 and 5 (2023)
+#: published test F1 on the papers' own folds: SEAL Table 1 (NeurIPS 2022; ranking: Table 2 of its ICLR
+#: version); UAI Tables 1 and 5 (2023)
 PUBLISHED = {
-    "bibtex": {"CE": "42.40 (SEAL), 42.47 (UAI)", "SEAL-NCE": "44.76 (SEAL), 43.2 (UAI)"},
-    "delicious": {"CE": "29.89 (SEAL), 30.12 (UAI)", "SEAL-NCE": "34.67 (SEAL), 33.08 (UAI)"},
-    "cal500": {"CE": "33.58 (SEAL)", "SEAL-NCE": "41.62 (SEAL)"},
+    "bibtex": {
+        "CE": "42.40 (SEAL), 42.47 (UAI)",
+        "SEAL-NCE": "44.76 (SEAL), 43.2 (UAI)",
+        "SEAL-ranking": "44.20 (SEAL)",
+    },
+    "delicious": {
+        "CE": "29.89 (SEAL), 30.12 (UAI)",
+        "SEAL-NCE": "34.67 (SEAL), 33.08 (UAI)",
+        "SEAL-ranking": "36.04 (SEAL)",
+    },
+    "cal500": {"CE": "33.58 (SEAL)", "SEAL-NCE": "41.62 (SEAL)", "SEAL-ranking": "40.71 (SEAL)"},
 }
 #: the rest of SEAL Table 1, on its smallest set with many labels
 OTHERS = {
@@ -45,7 +54,14 @@ def _main() -> tuple[Cell, ...]:
             Cell(
                 "SEAL-NCE, authors' settings", data, "seal", changes=EPOCHS, published=published["SEAL-NCE"]
             ),
-            Cell("SEAL-ranking, authors' settings", data, "seal", "ranking", changes=EPOCHS),
+            Cell(
+                "SEAL-ranking, authors' settings",
+                data,
+                "seal",
+                "ranking",
+                changes=EPOCHS,
+                published=published["SEAL-ranking"],
+            ),
             Cell("SEAL-NCE + soft-F1", data, "seal", recipe=f"{data}/seal-nce-soft-f1"),
         ]
         if data != "bibtex":  # there, the same settings won at 0.5 and at a tuned threshold

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from benchmarks.grid import Cell, publish, run_folder, run_grid
+from benchmarks.grid import Cell, models_are_there, publish, run_folder, run_grid
 from benchmarks.seal import CONTROL
 from lossnet.analysis import mask_pull
 from lossnet.data import Crops, MaskData
@@ -79,10 +79,13 @@ def run(name: str, output: Path, seeds: int, data_dir: Path | None, device: str,
     cells = {"horses": HORSES, "digits-scenes": SCENES}[name]
     results = run_grid(cells, seeds, output, data_dir, device, jobs, keep_models=True, columns=COLUMNS)
     publish("test, in points", cells, results, output, COLUMNS)
-    if name == "horses":
+    sheet = SHEETS[name]
+    if name == "horses" and models_are_there([BEST], seeds, output):
         averaged(BEST, output, seeds, data_dir, device)
+    if not models_are_there(sheet, 1, output):
+        return
     picture = output / f"{name}.png"
-    draw(picture, name, {cell.title: run_folder(output, cell, seed=0) for cell in SHEETS[name]}, data_dir)
+    draw(picture, name, {cell.title: run_folder(output, cell, seed=0) for cell in sheet}, data_dir)
     Console().print(f"masks are drawn in {picture}")
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from benchmarks.grid import carried_out, finished, markdown, show
+from benchmarks.grid import carried_out, finished, is_current, markdown, show
 from lossnet import scores
 from lossnet.build import AUTO, METHODS, default_loss, suits
 from lossnet.data import Examples, LabelTable, Pictures, Sentences, Split, find, stratified_split
@@ -231,11 +231,10 @@ def _key(result: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_current(result: dict[str, Any]) -> bool:
-    """Whether a run was at today's defaults of its method, of settings that there were then."""
-    now = _settings(result["title"])
-    if result["title"] not in ("implicit", AUTO):  # the others have no implicit term
-        now = {name: value for name, value in now.items() if not name.startswith(("implicit_", "solver"))}
-    return all(value == now.get(name, value) for name, value in result["settings"].items())
+    """Whether a run was at today's defaults of its method."""
+    title = result["title"]
+    loss = default_loss(title) if title in METHODS else ""
+    return is_current(result["settings"], _settings(title), title, loss)
 
 
 def _work(small: SmallSet, title: str, seed: int, data_dir: Path | None) -> list[dict[str, Any]]:

@@ -179,19 +179,19 @@ def repetitions(lines: Sequence[dict[str, Any]], seeds: int) -> list[Case]:
     return sorted(wanted, key=lambda one: -_cost(one[1]))
 
 
-def chosen(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], int]:
+def chosen(lines: Sequence[dict[str, Any]], choice: str = CHOICE) -> dict[tuple[str, str], int]:
     """The trial of each data set and title that is best on validation data, of those with seed 0."""
     scores: dict[tuple[str, str], dict[int, float]] = {}
     for line in lines:
         if line["seed"] == 0:
             own = scores.setdefault((line["dataset"], line["title"]), {})
-            own[line["trial"]] = line["metrics"]["valid"][CHOICE]
+            own[line["trial"]] = line["metrics"]["valid"][choice]
     return {where: max(own, key=lambda trial: own[trial]) for where, own in scores.items()}
 
 
-def kept(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def kept(lines: Sequence[dict[str, Any]], choice: str = CHOICE) -> list[dict[str, Any]]:
     """The lines of the chosen trials, with all seeds."""
-    best = chosen(lines)
+    best = chosen(lines, choice)
     return [line for line in lines if best.get((line["dataset"], line["title"])) == line["trial"]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -21,6 +20,7 @@ from benchmarks import (
     mlc,
     names,
     ner,
+    peers,
     pos,
     residuals,
     seal,
@@ -32,6 +32,7 @@ from benchmarks import (
     streaming,
     structure,
     tagging_speed,
+    verdicts,
 )
 from benchmarks.grid import COLUMNS, Cell, finished, gains, markdown, summarise, with_error
 
@@ -68,13 +69,12 @@ def _table(file: str, cells: Sequence[Cell], columns: Sequence[tuple[str, str]],
 
 _BIBTEX = [cell for cell in mlc.MAIN if cell.data == "bibtex"]
 _MAIN = [*_BIBTEX, mlc.STACK, *(cell for cell in mlc.MAIN if cell.data != "bibtex")]
-_PAIRS = [dataclasses.replace(cell, data="digits-pairs") for cell in digits.CELLS]
 
 
 def _gains_on_digits() -> str:
     """Return what SEAL-NCE has more than each other row, on both sets of digits."""
     rows = []
-    for name, (ce, soft, nce, control) in (("completion", digits.CELLS), ("pairs", _PAIRS)):
+    for name, (ce, soft, nce, control) in (("completion", digits.CELLS), ("pairs", digits.PAIRS)):
         for metric, title in digits.COLUMNS:
             found = (gains(_lines("digits"), nce, other, metric) for other in (ce, soft, control))
             rows.append([f"{name}, {title}", *map(with_error, found)])
@@ -160,7 +160,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "citations": lambda: citations.table(_lines("citations")),
     "citations / trials": lambda: citations.trials_table(_lines("citations")),
     "digits / completion": partial(_table, "digits", digits.CELLS, digits.COLUMNS, "seconds"),
-    "digits / pairs": partial(_table, "digits", _PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
+    "digits / pairs": partial(_table, "digits", digits.PAIRS, (*COLUMNS, digits.COLUMNS[-1]), "seconds"),
     "digits / gains": _gains_on_digits,
     "energies": lambda: markdown(*energies.table(_lines("energies"))),
     "few-labels / digits": lambda: markdown(*few_labels.digits(_lines("few-labels"))),
@@ -173,6 +173,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "mlc": partial(_table, "mlc", _MAIN, seal.COLUMNS, "published"),
     "mlc / the rest of SEAL's Table 1": partial(_table, "mlc", mlc.REST, seal.COLUMNS, "published"),
     "names": lambda: markdown(*names.table(_lines("names"))),
+    "peers": lambda: markdown(*peers.best(_lines("peers"))),
+    "peers / compared": lambda: markdown(*peers.compare(_lines("peers"))),
     "residuals": lambda: markdown(residuals.HEADING, residuals.table(_lines("residuals"))),
     "seal": partial(_table, "seal", seal.CELLS, seal.COLUMNS, "seeds", "published"),
     "seal / gained": lambda: markdown(*seal.gained(_lines("seal"))),
@@ -183,6 +185,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "segmentation / scenes": partial(_masks, "digits-scenes", SCENES, "seeds"),
     "segmentation / scenes, earlier": partial(_masks, "digits-scenes", EARLIER_SCENES, "seconds", "seeds"),
     "serving": lambda: markdown(["", ""], serving.table(_content("serving"))),
+    "index / best": lambda: markdown(*verdicts.best(_lines)),
+    "index / tally": lambda: markdown(*verdicts.tally(_lines)),
+    "index / claims": lambda: markdown(*verdicts.claims(_lines)),
+    "index / covered": lambda: markdown(*verdicts.covered(_lines)),
+    "index / rows": lambda: markdown(*verdicts.rows(_lines)),
     "known": lambda: markdown(*known.known_table(_lines("known"))),
     "known-both": lambda: markdown(*known.known_table(_lines("known"), both=True)),
     "known-exact": lambda: markdown(*known.exact_table(_lines("known"))),

@@ -49,7 +49,9 @@ def test_a_table_says_where_draws_are_missing():
      ({"settings": {"added_since": 1}}, True)],
 )  # fmt: skip
 def test_runs_of_other_settings_are_not_kept(change, current):
-    assert citations._is_current({**made("CRF", 0, 5, 0, 0.5), **change}) is current
+    one = made("CRF", 0, 5, 0, 0.5)
+    settings = {"settings": {**one["settings"], **change.get("settings", {})}}
+    assert citations._is_current({**one, **change, **settings}) is current
 
 
 def test_further_references_are_cut_as_coras_are(tmp_path, monkeypatch):
