@@ -130,6 +130,24 @@ class TaskNetMethod(Method):
         return self.space.relax(self.task_net(x), mask)
 
 
+class Pretrained(Method):
+    """A method that first trains its energy's local term as a classifier: features then mean something."""
+
+    energy: Energy
+
+    def local_stage(self) -> Stage:
+        """Return the stage that trains the local term with cross-entropy."""
+        return Stage("local energy", ("energy",), self.pretraining, self.predict_locally)
+
+    def pretraining(self, batch: Batch) -> Iterator[Update]:
+        """Yield one step of cross-entropy on the local term."""
+        prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
+        yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
+
+    def predict_locally(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        return self.space.relax(self.energy.unary_logits(x), mask)
+
+
 class EnergyMethod(Method):
     """A method that has only an energy and predicts by gradient-based inference."""
 
