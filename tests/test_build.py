@@ -90,7 +90,7 @@ def test_every_network_and_stage_has_a_learning_rate_among_settings(spec, loss, 
     for stage in method.stages():
         for network in stage.networks:
             rate = rates.get(stage.name, rates.get(network))
-            classifies = network != "energy" or stage.name == "local energy"
+            classifies = network not in ("energy", "pairs") or stage.name == "local energy"
             assert rate == (0.5 if classifies else 0.25), (stage.name, network)
     followers = {name for stage in method.stages() for name in stage.averages}
     assert set(rates) >= {name for name, _ in method.named_children()} - followers

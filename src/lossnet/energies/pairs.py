@@ -38,7 +38,7 @@ class Pairs(Energy):
     def encode(self, x: Tree) -> Tensor:
         """Return the potentials ``θ`` ``(batch, labels, labels)``, symmetric, with zeros in the diagonal."""
         strengths = self.strengths(self.encoder(x))
-        potentials = (strengths.unsqueeze(1) * self.factors.T) @ self.factors
+        potentials: Tensor = (strengths.unsqueeze(1) * self.factors.T) @ self.factors
         return potentials * (1 - torch.eye(potentials.shape[-1], device=potentials.device))
 
     def evaluate(self, encoded: Tensor, y: Tensor) -> Tensor:

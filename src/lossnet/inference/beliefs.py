@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from lossnet.inference.gradient import Objective
-
-#: potentials and messages beyond this, in units of the temperature, are certain
-_CERTAIN = 20.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,9 @@ class Beliefs:
             (1 - one - other + self.pairs, (1 - one) * (1 - other)),
         )
         # Rounding makes cells a little less than 0, or more than 0 where there is no chance at all.
-        cells = tuple((cell.clamp(min=0), alone.clamp(min=1e-30)) for cell, alone in cells)
+        bounded = [(cell.clamp(min=0), alone.clamp(min=1e-30)) for cell, alone in cells]
         mutual = sum(
-            (torch.xlogy(cell, cell) - torch.xlogy(cell, alone) for cell, alone in cells),
+            (torch.xlogy(cell, cell) - torch.xlogy(cell, alone) for cell, alone in bounded),
             torch.zeros_like(self.pairs),
         )
         mutual = mutual - torch.diag_embed(mutual.diagonal(dim1=1, dim2=2))
@@ -64,7 +61,7 @@ def pair_beliefs(nodes: Tensor, potentials: Tensor) -> Tensor:
     tensor(0.2500)
     """
     one, other = nodes.unsqueeze(2), nodes.unsqueeze(1)
-    excess = torch.expm1(-potentials.clamp(-_CERTAIN, _CERTAIN))
+    excess = torch.expm1(-_bounded(potentials))
     middle = 1 + excess * (one + other)
     root = (middle**2 - 4 * excess * (1 + excess) * one * other).clamp(min=0).sqrt()
     # Two forms of one root: in each case that which subtracts nothing alike.
@@ -98,12 +95,13 @@ class FrankWolfe:
     """
 
     steps: int = 20
-    sweeps: int = 3
+    sweeps: int = 2
     temperature: float = 1.0
 
     def __call__(self, objective: Objective, potentials: Tensor) -> Beliefs:
         """Return the beliefs for an objective of candidates, ``f``, and ``θ`` ``(batch, labels, labels)``."""
-        scaled = (potentials.detach() / self.temperature).clamp(-_CERTAIN, _CERTAIN)
+        scaled = _bounded(potentials.detach() / self.temperature)
+        excess = torch.expm1(-scaled)
         messages = torch.zeros_like(scaled)  # from the label of a row to that of a column
         nodes = scaled.new_full(scaled.shape[:2], 0.5)
         for step in range(self.steps):
@@ -114,6 +112,13 @@ class FrankWolfe:
             for _ in range(self.sweeps):
                 # what a label hears from all others but the one that it tells
                 heard = (alone + messages.sum(1)).unsqueeze(2) - messages.mT
-                messages = (messages + softplus(heard - scaled) - softplus(heard)) / 2
+                # log (1 + exp(heard − θ)) / (1 + exp(heard))
+                messages = (messages + torch.log1p(torch.sigmoid(heard) * excess)) / 2
             nodes = nodes + 2 / (step + 2) * (torch.sigmoid(alone + messages.sum(1)) - nodes)
         return Beliefs(nodes, pair_beliefs(nodes, scaled))
+
+
+def _bounded(potentials: Tensor) -> Tensor:
+    """Return potentials within what the precision can tell from certainty, ``±15.9`` of single precision."""
+    most = -math.log(torch.finfo(potentials.dtype).eps)
+    return potentials.clamp(-most, most)

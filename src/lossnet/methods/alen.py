@@ -47,7 +47,7 @@ class ALEN(InfNet):
     ['energy', 'task_net']
     """
 
-    predictors = ("task_net", "energy")
+    predictors: tuple[str, ...] = ("task_net", "energy")
     feed_forward = False
 
     def __init__(
