@@ -80,8 +80,8 @@ class FrankWolfe:
     found by loopy belief propagation, and what there was moves towards them by ``2 / (t + 2)``.  Messages are
     carried over between steps.  Where ``f`` is linear and the pairs form a tree, enough sweeps are exact.
 
-    The paper's beliefs are those of ``τ = 0``, which are certain; at ``τ = 1`` those of an energy without
-    pairs and ``T`` are probabilities, ``σ(−E_i)``.
+    At ``τ = 1``, beliefs under costs of labels alone are probabilities, ``σ(−cost)``; the paper's are those of
+    ``τ = 0``, which are certain.
 
     Args:
         steps: of Frank and Wolfe.

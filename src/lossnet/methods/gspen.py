@@ -24,10 +24,10 @@ class GSPEN(Pretrained):
         E(x, b) = E(x, b_1 … b_L) + Σ_{i<j} θ_ij(x) b_ij
         L = [max_b (cost(b, y) − E(x, b) + τ H(b)) + E(x, y)]₊
 
-    The first part is any energy of label sets, such as ``Σ b_i u_i(x) + vᵀ softplus(M b)``, which is what the
-    paper has for `T` on these data; it sees each label's belief, relaxed.  Beliefs in two labels at once are
-    structured: they agree with those in each of them, as independent labels' would not.  The maximum is
-    found by `FrankWolfe` and held fixed.
+    The first part is any energy of label sets, such as ``Σ b_i u_i(x) + vᵀ softplus(M b)``, the authors' for
+    such data; it sees each label's belief, relaxed.  Beliefs in two labels at once are structured: they agree
+    with those in each of them, as independent labels' would not.  The maximum is found by `FrankWolfe` and
+    held fixed.
 
     At the temperature ``τ = 1``, the structured hinge of a linear energy is the negative log-likelihood of a
     conditional random field, and beliefs are its marginals.  The paper has 0, the authors' code also 0.1.

@@ -35,7 +35,7 @@ class EndToEndSPEN(SPEN):
         energy: twice differentiable in outputs.
         space: what outputs are.
         task_loss: its weights of cross-entropy and score; there is no other energy to descend.
-        inference: by mirror descent, without `adam`.
+        inference: by mirror descent, without Adam.
         start_net: where inference starts, if it starts at a network.
 
     >>> from lossnet import MultiLabel, energies, nets
