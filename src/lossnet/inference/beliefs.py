@@ -80,8 +80,8 @@ class FrankWolfe:
     found by loopy belief propagation, and what there was moves towards them by ``2 / (t + 2)``.  Messages are
     carried over between steps.  Where ``f`` is linear and the pairs form a tree, enough sweeps are exact.
 
-    At ``τ = 1``, beliefs under costs of labels alone are probabilities, ``σ(−cost)``; the paper's are those of
-    ``τ = 0``, which are certain.
+    At ``τ = 1``, beliefs under costs of labels alone are probabilities, ``σ(−cost)``; the paper's are those
+    of ``τ = 0``, which are certain.
 
     Args:
         steps: of Frank and Wolfe.
