@@ -33,10 +33,14 @@ CLASSES = {
     ("cross-entropy", "none"): methods.CrossEntropy,
     ("stack", "none"): methods.Stack,
     ("spen", "margin"): methods.SPEN,
+    ("spen-end-to-end", "none"): methods.EndToEndSPEN,
+    ("gspen", "margin"): methods.GSPEN,
     ("dvn", "regression"): methods.DVN,
     ("nce-energy", "nce"): methods.NCEEnergy,
     ("infnet", "perceptron"): methods.InfNet,
     ("infnet-plus", "margin"): methods.InfNetPlus,
+    ("alen", "margin"): methods.ALEN,
+    ("ialen", "margin"): methods.IALEN,
     ("seal-static", "nce"): methods.SEALStatic,
     ("seal", "nce"): methods.SEAL,
     ("implicit", "cd"): methods.Implicit,
@@ -86,7 +90,7 @@ def test_every_network_and_stage_has_a_learning_rate_among_settings(spec, loss, 
     for stage in method.stages():
         for network in stage.networks:
             rate = rates.get(stage.name, rates.get(network))
-            classifies = network != "energy" or stage.name == "local energy"
+            classifies = network not in ("energy", "pairs") or stage.name == "local energy"
             assert rate == (0.5 if classifies else 0.25), (stage.name, network)
     followers = {name for stage in method.stages() for name in stage.averages}
     assert set(rates) >= {name for name, _ in method.named_children()} - followers
@@ -102,8 +106,9 @@ def test_what_suits_what():
         assert kinds.pop(("cross-entropy", loss)) == ["labels", "masks"]
     assert kinds.pop(("crf", "likelihood")) == kinds.pop(("expectation", "none")) == ["roles", "tags"]
     assert kinds.pop(("structured-tuning", "unique-core-roles")) == ["roles"]
-    for names in (("stack", "none"), ("laco", "plcp"), ("laco", "clcp"), ("sgm", "likelihood")):
-        assert kinds.pop(names) == ["labels"]
+    for method in ("stack", "laco", "sgm", "gspen"):
+        for loss in METHODS[method].losses:
+            assert kinds.pop((method, loss)) == ["labels"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 
 

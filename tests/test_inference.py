@@ -447,3 +447,21 @@ def test_a_space_that_has_no_moves_says_so():
 
     with pytest.raises(NotImplementedError, match="define `moves`"):
         Space.moves(Tags(3), torch.zeros(1, 2, 3), 4)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_unrolled_steps_are_those_of_inference(optimizer):
+    inference = GradientInference(steps=4, lr=0.3, optimizer=optimizer, tolerance=-1.0)
+    energy = network().at(torch.ones(2, 3))
+    path = inference.unrolled(energy, SPACE, torch.zeros(2, 4))
+    assert path.shape == (2, 4, 4)
+    assert path.requires_grad
+    torch.testing.assert_close(SPACE.relax(path[:, -1]), inference(energy, SPACE, torch.zeros(2, 4)).best)
+    with torch.no_grad():
+        assert not inference.unrolled(energy, SPACE, torch.zeros(2, 4)).requires_grad
+
+
+@pytest.mark.parametrize("way", [{"update": "gradient"}, {"optimizer": "adam"}])
+def test_steps_without_derivatives_are_not_unrolled(way):
+    with pytest.raises(ValueError, match="cannot be differentiated; set the update to mirror"):
+        GradientInference(**way).unrolled(separable(), SPACE, torch.zeros(2, 4))

@@ -93,6 +93,9 @@ def test_nce_energy_keeps_its_noise_net_when_inference_starts_there(inputs, tmp_
         ("dvn", "regression", {"energy"}),
         ("spen", "margin", {"energy"}),
         ("nce-energy", "nce", {"energy"}),
+        ("gspen", "margin", {"energy", "pairs"}),
+        ("alen", "margin", {"task_net", "energy"}),
+        ("ialen", "margin", {"task_net"}),
     ],
 )
 def test_only_what_predicts_is_kept(inputs, tmp_path, method, loss, kept):

@@ -20,10 +20,13 @@ from lossnet.losses import (
     TaskLoss,
 )
 from lossnet.methods import (
+    ALEN,
     DVN,
+    IALEN,
     SEAL,
     SPEN,
     CrossEntropy,
+    EndToEndSPEN,
     InfNet,
     InfNetPlus,
     NCEEnergy,
@@ -443,6 +446,48 @@ def test_infnets_fine_tuning_minimises_the_plain_task_loss(task_net, energy, bat
     assert_same_gradients(updates[0].loss, expected.mean(), task_net)
 
 
+def descended(start, steps, lr, objective, through=False):
+    """Each step of mirror descent in the logits."""
+    path, state = [], start
+    for _ in range(steps):
+        y = sigmoid(state)
+        y = y if y.requires_grad else y.requires_grad_()
+        (direction,) = torch.autograd.grad(objective(y).sum(), y, create_graph=through)
+        state = state - lr * direction
+        path.append(state)
+    return path
+
+
+def test_alens_energy_learns_where_refinement_ends_and_its_network_where_it_begins(task_net, energy, batch):
+    task_loss = TaskLoss(energy_weight=0.7, ce_weight=0.4)
+    refine = GradientInference(steps=6, lr=0.5, candidates=3)  # which starts at zeros, unless told
+    method = ALEN(task_net, energy, SPACE, Margin(), task_loss, energy_steps=2, inference=refine)
+    (stage,) = method.stages()
+    assert stage.networks == ("energy", "task_net")
+    updates = stage.updates(batch)
+
+    def adversary(y):
+        return energy_of(energy, batch.x, y) - (1 - f1_of(y, batch.y))
+
+    start = logits_of(task_net, batch.x).detach()
+    for _ in range(2):
+        update = next(updates)
+        assert update.network == "energy"
+        end = sigmoid(descended(start, 6, 0.5, adversary)[-1]).detach()
+        assert (adversary(end) < adversary(sigmoid(start)) - 1e-3).all()
+        assert_same_gradients(update.loss, hinge_of(energy, batch, end).mean(), energy)
+        descend(update, energy)
+    logits = logits_of(task_net, batch.x)
+    expected = 0.7 * adversary(sigmoid(logits)) + 0.4 * ce_of(logits, batch.y)
+    assert_same_gradients(only(updates).loss, expected.mean(), task_net)
+    end = sigmoid(descended(start, 6, 0.5, lambda y: energy_of(energy, batch.x, y))[-1])
+    torch.testing.assert_close(method.predict(batch.x), end)
+    assert not method.feed_forward
+    alone = IALEN(task_net, energy, SPACE, inference=refine)
+    torch.testing.assert_close(alone.predict(batch.x), sigmoid(logits))
+    assert alone.feed_forward
+
+
 # ---------------------------------------------------------------- energies alone
 
 NET_START = GradientInference(steps=8, lr=0.5, start="net")
@@ -498,6 +543,30 @@ def test_spens_candidate_violates_the_margin_at_least_as_much_as_the_start(energ
             (direction,) = torch.autograd.grad(-violation(y).sum(), y)
             state = state - lr * direction
         torch.testing.assert_close(found, sigmoid(state))
+
+
+def test_end_to_end_learns_from_every_step_of_inference_through_all_of_them(energy, batch):
+    inference = GradientInference(steps=3, lr=0.8)
+    method = EndToEndSPEN(energy, SPACE, TaskLoss(), inference)
+    local, stage = method.stages()
+    assert (local.name, stage.networks) == ("local energy", ("energy",))
+    start = torch.zeros_like(batch.y)
+    path = descended(start, 3, 0.8, lambda y: energy_of(energy, batch.x, y), through=True)
+    expected = sum(w * ce_of(z, batch.y) for w, z in zip((1 / 3, 1 / 2, 1), path, strict=True)) / (11 / 6)
+    update = only(stage.updates(batch))
+    assert_same_gradients(update.loss, expected.mean(), energy)
+    torch.testing.assert_close(method.predict(batch.x), sigmoid(path[-1]))
+    # and by finite differences, the derivatives of derivatives among them
+    weight, (slope, *_) = energy.terms[1].mixing.weight, gradients(update.loss, energy.terms[1].mixing)
+    with torch.no_grad():
+        for place in ((0, 0), (2, 1)):
+            values = []
+            for step in (1e-5, -2e-5):
+                weight[place] += step
+                with torch.enable_grad():
+                    values.append(only(stage.updates(batch)).loss.item())
+            weight[place] += 1e-5
+            assert (values[0] - values[1]) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-5)
 
 
 def test_dvn_sees_what_it_predicts_an_adversary_and_the_truth(energy, batch, monkeypatch):

@@ -10,6 +10,7 @@ from lossnet.energies.chain import Chain
 from lossnet.energies.image import FeatureEnergy, ImageEnergy
 from lossnet.energies.labels import LabelInteraction, Local
 from lossnet.energies.mask_rules import area, connected, inside, smooth
+from lossnet.energies.pairs import Pairs
 from lossnet.energies.residual import LabelResidual, OnLogits
 from lossnet.energies.role_rules import continuations, frame_roles, references, unique_core_roles
 from lossnet.energies.rules import (
@@ -59,6 +60,7 @@ __all__ = [
     "Local",
     "LogPartition",
     "OnLogits",
+    "Pairs",
     "Rule",
     "RuleError",
     "Scorer",

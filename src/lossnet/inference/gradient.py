@@ -120,6 +120,43 @@ class GradientInference:
                 state = space.project(state, mask)
         return Inferred(best_output, best_value, steps)
 
+    def unrolled(
+        self,
+        objective: Objective,
+        space: Space,
+        logits: Tensor,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the logits after each step of the first candidate, ``(batch, steps, *event)``.
+
+        They can be differentiated in whatever the objective depends on, through all steps, where gradients
+        are computed (Belanger et al. 2017).  No step is left out, and the last is not always the best.
+
+        >>> from lossnet.spaces import MultiLabel
+        >>> weights = torch.tensor([-1.0, 1.0], requires_grad=True)
+        >>> path = GradientInference(steps=2, lr=1.0).unrolled(
+        ...     lambda y: (y * weights).sum(-1), MultiLabel(2), torch.zeros(1, 2)
+        ... )
+        >>> path.tolist()
+        [[[1.0, -1.0], [2.0, -2.0]]]
+        """
+        if self.update != "mirror" or self.optimizer == "adam":
+            what = f"{self.optimizer} steps of update {self.update!r} cannot be differentiated"
+            raise ValueError(f"{what}; set the update to mirror, and the optimizer to sgd or momentum")
+        through = torch.is_grad_enabled()
+        state = self._first_state(space, logits.detach(), mask, generator)[:, :1]
+        first, second, path = torch.zeros_like(state), torch.zeros_like(state), []
+        for step in range(self.steps):
+            with torch.enable_grad():
+                output = space.relax(state, mask)
+                output = output if output.requires_grad else output.requires_grad_()
+                (gradient,) = torch.autograd.grad(objective(output).sum(), output, create_graph=through)
+            direction, first, second = self._direction(space, gradient, first, second, step + 1)
+            state = state - self.lr * direction
+            path.append(state)
+        return torch.cat(path, 1)
+
     def _first_state(
         self, space: Space, logits: Tensor, mask: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:

@@ -46,6 +46,10 @@ class Margin(ScoredLoss):
         energies = energy(with_truth(truth, candidates))
         return self.cost(candidates, truth) - energies[:, 1:] + energies[:, :1]
 
+    def adversary(self, energy: EnergyFunction, truth: Tensor) -> EnergyFunction:
+        """Return ``y ↦ E(x, y) − cost(y, truth)``, which is lowest where the margin is violated most."""
+        return lambda y: energy(y) - self.cost(y, truth)
+
     def cost(self, candidates: Tensor, truth: Tensor) -> Tensor | float:
         """Return the margin asked for, ``(batch, K)``."""
         return self.score.cost(candidates, truth)

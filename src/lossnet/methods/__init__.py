@@ -4,11 +4,13 @@ A method owns its networks and describes its training as stages; `lossnet.traini
 """
 
 from lossnet.methods import (
+    alen,
     corrected_teacher,
     crf,
     cross_entropy,
     dvn,
     expectation,
+    gspen,
     implicit,
     infnet,
     infnet_plus,
@@ -23,16 +25,19 @@ from lossnet.methods import (
     seal_static,
     sgm,
     spen,
+    spen_end_to_end,
     stack,
     structured_tuning,
 )
-from lossnet.methods.base import EnergyMethod, Method, Stage, TaskNetMethod, Update
+from lossnet.methods.alen import ALEN, IALEN
+from lossnet.methods.base import EnergyMethod, Method, Pretrained, Stage, TaskNetMethod, Update
 from lossnet.methods.blend import Blend
 from lossnet.methods.corrected_teacher import CorrectedTeacher
 from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
 from lossnet.methods.dvn import DVN
 from lossnet.methods.expectation import GeneralizedExpectation
+from lossnet.methods.gspen import GSPEN
 from lossnet.methods.implicit import Implicit
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.infnet_plus import CostNet, InfNetPlus, Separated, Shared, Stacked
@@ -48,12 +53,16 @@ from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.sgm import SGM, LabelSequence
 from lossnet.methods.spec import MethodSpec, Parts
 from lossnet.methods.spen import SPEN
+from lossnet.methods.spen_end_to_end import EndToEndSPEN
 from lossnet.methods.stack import Folds, Stack
 from lossnet.methods.structured_tuning import StructuredTuning
 
 __all__ = [
+    "ALEN",
     "CRF",
     "DVN",
+    "GSPEN",
+    "IALEN",
     "LACO",
     "SEAL",
     "SGM",
@@ -63,6 +72,7 @@ __all__ = [
     "CorrectedTeacher",
     "CostNet",
     "CrossEntropy",
+    "EndToEndSPEN",
     "EnergyMethod",
     "Folds",
     "GeneralizedExpectation",
@@ -76,6 +86,7 @@ __all__ = [
     "MethodSpec",
     "NCEEnergy",
     "Parts",
+    "Pretrained",
     "PseudoLabels",
     "RankSPEN",
     "RewardDVN",
@@ -99,6 +110,8 @@ _MODULES = (
     stack,
     structured_tuning,
     spen,
+    spen_end_to_end,
+    gspen,
     dvn,
     nce_energy,
     crf,
@@ -118,6 +131,7 @@ _MODULES = (
 #: the descriptions of all methods, in the order in which they are listed
 SPECS: tuple[MethodSpec, ...] = (
     *(module.SPEC for module in _MODULES),
+    *alen.SPECS,
     *reward_spen.SPECS,
     *reward.SPECS,
 )

@@ -114,7 +114,7 @@ class Method(nn.Module):
 class TaskNetMethod(Method):
     """A method whose task net predicts in one forward pass."""
 
-    predictors = ("task_net",)
+    predictors: tuple[str, ...] = ("task_net",)
     feed_forward = True
 
     def __init__(self, task_net: nn.Module, space: Space) -> None:
@@ -128,6 +128,24 @@ class TaskNetMethod(Method):
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         return self.space.relax(self.task_net(x), mask)
+
+
+class Pretrained(Method):
+    """A method that first trains its energy's local term as a classifier: features then mean something."""
+
+    energy: Energy
+
+    def local_stage(self) -> Stage:
+        """Return the stage that trains the local term with cross-entropy."""
+        return Stage("local energy", ("energy",), self.pretraining, self.predict_locally)
+
+    def pretraining(self, batch: Batch) -> Iterator[Update]:
+        """Yield one step of cross-entropy on the local term."""
+        prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
+        yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
+
+    def predict_locally(self, x: Tree, mask: Tensor | None = None) -> Tensor:
+        return self.space.relax(self.energy.unary_logits(x), mask)
 
 
 class EnergyMethod(Method):

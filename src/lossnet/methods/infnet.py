@@ -58,13 +58,13 @@ class InfNet(SEAL):
         yield from self.task_updates(batch, self.adversary)
 
     def adversary(self, energy: EnergyFunction, truth: Tensor) -> EnergyFunction:
-        """Return the network's objective in place of the energy: ``y ↦ E(x, y) − cost(y, truth)``.
+        """Return the network's objective in place of the energy, `Margin.adversary`.
 
         Truncated, it is ``y ↦ −[cost(y, truth) − E(x, y) + E(x, truth)]₊``.
         """
         if self.truncated:
             return lambda y: -self.loss.violation(energy, truth, y).clamp(min=0)
-        return lambda y: energy(y) - self.loss.cost(y, truth)
+        return self.loss.adversary(energy, truth)
 
 
 SPEC = MethodSpec(

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
 from lossnet.losses import Margin
-from lossnet.methods.base import EnergyMethod, Stage, Update
+from lossnet.methods.base import EnergyMethod, Pretrained, Stage, Update
 from lossnet.methods.spec import MethodSpec, named
 from lossnet.spaces import Batch, Prediction, Space
 from lossnet.trees import Tree
 
 
-class SPEN(EnergyMethod):
+class SPEN(Pretrained, EnergyMethod):
     """An energy trained with a margin loss on cost-augmented inference (SEAL Eq. 6).
 
     As in the original, the local term is first trained as a classifier with cross-entropy; the margin
@@ -48,14 +48,9 @@ class SPEN(EnergyMethod):
         start = Stage("start net", ("start_net",), self.start_updates, self.predict_start)
         return (
             *((start,) if self.start_net is not None else ()),
-            Stage("local energy", ("energy",), self.pretraining, self.predict_locally),
+            self.local_stage(),
             Stage("energy", ("energy",), self.updates, self.predict),
         )
-
-    def pretraining(self, batch: Batch) -> Iterator[Update]:
-        """Yield one step of cross-entropy on the local term."""
-        prediction = Prediction(self.space, self.energy.unary_logits(batch.x), batch.mask)
-        yield Update("energy", batch.mean(prediction.cross_entropy(batch.y)))
 
     def start_updates(self, batch: Batch) -> Iterator[Update]:
         """Yield one step of cross-entropy on the network where inference starts."""
@@ -71,18 +66,14 @@ class SPEN(EnergyMethod):
         logits: Tensor = self.start_net(x)
         return logits
 
-    def predict_locally(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.space.relax(self.energy.unary_logits(x), mask)
-
     def updates(self, batch: Batch) -> Iterator[Update]:
         start = self.start(batch.x, batch.mask).detach()
         # One encoding for inference and loss: with dropout, two would be two energies.
         energy = self.energy.at(batch.x, batch.facts)
         with self.energy.frozen():
             # the most violated constraint: min_y E(x, y) − cost(y, truth), inside SEAL Eq. 6
-            violating = self.inference(
-                lambda y: energy(y) - self.loss.score.cost(y, batch.y), self.space, start, batch.mask
-            ).best
+            adversary = self.loss.adversary(energy, batch.y)
+            violating = self.inference(adversary, self.space, start, batch.mask).best
         prediction = Prediction(self.space, start, batch.mask)
         loss = self.loss(energy, batch.y, violating.unsqueeze(1), prediction)
         yield Update("energy", batch.mean(loss))
