@@ -3,6 +3,7 @@
 from lossnet.nets.decoder import Decoder, Prefixed
 from lossnet.nets.encoder import Borrowed, EncodedMLP, EncodedTokens, Sharing, TextEncoder, Training, lend
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
+from lossnet.nets.flow import FlowStep, MaskFlow
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
     BiLSTM,
@@ -23,11 +24,13 @@ __all__ = [
     "Decoder",
     "EncodedMLP",
     "EncodedTokens",
+    "FlowStep",
     "InputLayer",
     "Marked",
     "MarkedImages",
     "MarkedMLP",
     "MarkedTagger",
+    "MaskFlow",
     "Normalise",
     "PooledImages",
     "PooledTokens",
