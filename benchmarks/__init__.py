@@ -1,6 +1,7 @@
 """The papers' tables and our own measurements, as runnable benchmarks.
 
 =================  =====================================================================================
+``ablations``      SEAL's samples, its losses without cross-entropy, and without an energy (SEAL App. E.1)
 ``auto``           the default, beside each method that it chooses from, on seven sets
 ``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
 ``digits``         completed digits: cross-entropy, soft-F1 and SEAL-NCE, with a picture
@@ -16,6 +17,7 @@
 ``overhead``       a SEAL-NCE epoch against the same steps written as bare PyTorch
 ``parsing``        constituency trees as tags and as sequences of brackets (InfNet+ A.1)
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
+``pulls``          the energy's gradient for a label as another varies, as a picture (SEAL Fig. 2)
 ``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
 ``roles``          roles of predicates from few labels, with energies, rules and constraints (SEAL Table 3)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import benchmarks
 from benchmarks import (
+    ablations,
     auto,
     citations,
     digits,
@@ -25,6 +26,7 @@ from benchmarks import (
     overhead,
     parsing,
     pos,
+    pulls,
     residuals,
     roles,
     seal,
@@ -45,6 +47,7 @@ from lossnet.cli import exit_status
 
 #: tables and pictures that are run over seeds
 _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
+    "ablations": ablations.run,
     "auto": auto.run,
     "energies": energies.run,
     "few-labels": few_labels.run,
@@ -55,6 +58,7 @@ _GRIDS: dict[str, Callable[[Path, int, Path | None, str, int], None]] = {
     "ner": ner.run,
     "parsing": parsing.run,
     "pos": pos.run,
+    "pulls": pulls.run,
     "residuals": residuals.run,
     "roles": roles.run,
     "seal": seal.run,

@@ -64,9 +64,9 @@ class FlowStep(nn.Module):
 class MaskFlow(nn.Module):
     """A density ``p(v | x)`` of dequantised masks of images, the flow of cGLOW (Lu & Huang 2020, §3).
 
-    ``log p(v | x) = log N(z; 0, I) + log |det ∂z/∂v|`` with ``z = f(v; x)``: on each level, 2×2 pixels
-    become the channels of one and ``steps`` of `FlowStep` follow, which see the encoder's features at that
-    resolution.  A mask ``y`` is dequantised as ``v = y + u − 1``, ``u`` uniform in [0, 1), so that the mean of
+    ``log p(v | x) = log N(z; 0, I) + log |det ∂z/∂v|``, ``z = f(v; x)``: on each level, 2×2 pixels become
+    the channels of one and ``steps`` of `FlowStep` follow, which see the encoder's features at that
+    resolution.  A mask ``y`` is dequantised as ``v = y + u − 1``, ``u`` uniform in [0, 1): the mean of
     ``−log p(v | x)`` over ``u`` is no less than ``−log P(y | x)``.
 
     The paper also makes ``W`` of the image, takes half of the channels out after each level, and has
@@ -123,7 +123,7 @@ class MaskFlow(nn.Module):
         return log_det - (z.square() + math.log(2 * math.pi)).flatten(1).sum(1) / 2
 
     def losses(self, x: Tensor, truth: Tensor) -> Tensor:
-        """Return ``−log p(v | x)``, ``(batch,)``, of randomly dequantised masks ``(batch, height, width)``."""
+        """Return ``−log p(v | x)``, ``(batch,)``, of masks ``(batch, height, width)`` with fresh noise."""
         y = self._padded(truth.unsqueeze(1))
         return -self.log_density(y + torch.rand_like(y) - 1, self.conditions(x))
 
