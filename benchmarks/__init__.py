@@ -31,7 +31,7 @@
 ``streaming``      memory of ``lossnet predict`` on files of growing size, in parts and as a whole
 ``structure``      whether labels say something of each other that inputs do not, on six sets
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
-``text``           topics of texts from frozen features: energies, LACO, SGM and peers, on three sets
+``text``           topics of texts from frozen features: energies, LACO, SGM, OCD and peers, on three sets
 ``text-trained``   the same with the encoder trained, by the papers' protocol where their sets are there
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================

@@ -114,7 +114,7 @@ class Method(nn.Module):
 class TaskNetMethod(Method):
     """A method whose task net predicts in one forward pass."""
 
-    predictors = ("task_net",)
+    predictors: tuple[str, ...] = ("task_net",)
     feed_forward = True
 
     def __init__(self, task_net: nn.Module, space: Space) -> None:

@@ -18,7 +18,7 @@ SAMPLES = 10
 
 
 class CGLOW(Method):
-    """A flow trained on the likelihood of masks, which predicts by the mean of samples (Lu & Huang 2020, §4).
+    """A flow trained on the likelihood of masks, which predicts by the mean of samples (Lu & Huang 2020).
 
     ``L = −log p(v | x)`` of the dequantised truth ``v`` (`MaskFlow`), and ``P(y_i = 1 | x)`` is about
     ``½ + 1/M Σ_m v_i⁽ᵐ⁾`` over samples ``v⁽ᵐ⁾`` of ``p(v | x)``, kept within [0, 1].  Every prediction draws

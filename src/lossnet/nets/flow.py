@@ -62,7 +62,7 @@ class FlowStep(nn.Module):
 
 
 class MaskFlow(nn.Module):
-    """A density ``p(v | x)`` of dequantised masks of images, the flow of cGLOW (Lu & Huang 2020, §3).
+    """A density ``p(v | x)`` of dequantised masks of images, the flow of cGLOW (Lu & Huang 2020).
 
     ``log p(v | x) = log N(z; 0, I) + log |det ∂z/∂v|``, ``z = f(v; x)``: on each level, 2×2 pixels become
     the channels of one and ``steps`` of `FlowStep` follow, which see the encoder's features at that
@@ -88,8 +88,9 @@ class MaskFlow(nn.Module):
         encoder.head = nn.Identity()  # type: ignore[assignment]  # logits of pixels are not asked for
         self.encoder, width = encoder, encoder.width
         self.down = nn.ModuleList(conv(width, width, 3, stride=2) for _ in range(levels))
-        self.levels = nn.ModuleList(
-            nn.ModuleList(FlowStep(4**level, width) for _ in range(steps)) for level in range(1, levels + 1)
+        self.of_level = steps
+        self.steps = nn.ModuleList(
+            FlowStep(4**level, width) for level in range(1, levels + 1) for _ in range(steps)
         )
 
     def conditions(self, x: Tensor) -> list[Tensor]:
@@ -102,25 +103,27 @@ class MaskFlow(nn.Module):
     def forward(self, v: Tensor, conditions: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return ``z`` and ``log |det ∂z/∂v|`` ``(batch,)`` of ``v`` ``(batch, 1, height, width)``."""
         log_det = v.new_zeros(len(v))
-        for steps, c in zip(self.levels, conditions, strict=True):
-            v = F.pixel_unshuffle(v, 2)
-            for step in steps:  # type: ignore[attr-defined]
-                v, more = step(v, c)
-                log_det = log_det + more
+        for number, step in enumerate(self.steps):
+            if number % self.of_level == 0:
+                v = F.pixel_unshuffle(v, 2)
+            v, more = step(v, conditions[number // self.of_level])
+            log_det = log_det + more
         return v, log_det
 
     def inverse(self, z: Tensor, conditions: list[Tensor]) -> Tensor:
         """Return the ``v`` ``(batch, 1, height, width)`` of which `forward` makes ``z``."""
-        for steps, c in zip(reversed(self.levels), reversed(conditions), strict=True):  # type: ignore[call-overload]
-            for step in reversed(steps):
-                z = step.inverse(z, c)
-            z = F.pixel_shuffle(z, 2)
+        for number, step in reversed([*enumerate(self.steps)]):
+            assert isinstance(step, FlowStep)
+            z = step.inverse(z, conditions[number // self.of_level])
+            if number % self.of_level == 0:
+                z = F.pixel_shuffle(z, 2)
         return z
 
     def log_density(self, v: Tensor, conditions: list[Tensor]) -> Tensor:
         """Return ``log p(v | x)``, ``(batch,)``."""
         z, log_det = self(v, conditions)
-        return log_det - (z.square() + math.log(2 * math.pi)).flatten(1).sum(1) / 2
+        density: Tensor = log_det - (z.square() + math.log(2 * math.pi)).flatten(1).sum(1) / 2
+        return density
 
     def losses(self, x: Tensor, truth: Tensor) -> Tensor:
         """Return ``−log p(v | x)``, ``(batch,)``, of masks ``(batch, height, width)`` with fresh noise."""
@@ -132,16 +135,18 @@ class MaskFlow(nn.Module):
 
         Positive pixels are foreground.  The noise comes from ``generator``, the device's own by default.
         """
-        conditions = [c.repeat_interleave(count, 0) for c in self.conditions(x)]
-        last = conditions[-1]
-        shape = (len(last), 4 ** len(self.levels), *last.shape[2:])
-        z = torch.randn(shape, dtype=last.dtype, device=last.device, generator=generator)
-        height, width = x.shape[-2:]
-        return self.inverse(z, conditions)[..., :height, :width].view(len(x), count, height, width)
+        conditions = self.conditions(x)
+        last, (height, width) = conditions[-1], x.shape[-2:]
+        shape = (len(x), 4 ** len(self.down), *last.shape[2:])
+        drawn = []
+        for _ in range(count):  # one by one: all together would take as many times the memory
+            z = torch.randn(shape, dtype=last.dtype, device=last.device, generator=generator)
+            drawn.append(self.inverse(z, conditions)[:, 0, :height, :width])
+        return torch.stack(drawn, 1)
 
     def _padded(self, maps: Tensor) -> Tensor:
         """Return maps with zeros behind them, so that each level can halve their sides."""
-        height, width = (-side % 2 ** len(self.levels) for side in maps.shape[-2:])
+        height, width = (-side % 2 ** len(self.down) for side in maps.shape[-2:])
         return F.pad(maps, (0, width, 0, height))
 
 
