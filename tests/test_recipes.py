@@ -8,8 +8,8 @@ from torch import nn
 from lossnet import recipes as room
 from lossnet.build import build, default_loss
 from lossnet.data import Lexicon, TagSet, Vocabulary
-from lossnet.inputs import Words
-from lossnet.outputs import Roles, Tags
+from lossnet.inputs import Images, Words
+from lossnet.outputs import Masks, Roles, Tags
 from lossnet.recipes import (
     RecipeError,
     default_recipe,
@@ -166,11 +166,12 @@ def test_every_recipe_builds_the_method_that_its_file_is_named_after(name):
     settings = Settings(**recipe_settings("", "", "", name))
     small = dataclasses.replace(settings, task_hidden=4, energy_hidden=4, global_hidden=2)
     words = Words(Lexicon(Vocabulary()))
-    of_sentences = {
+    of_others = {
+        "cglow": Task(Images(channels=1, size=(8, 8)), Masks()),
         "structured-tuning": Task(words, Roles(TagSet(("O", "B-A0", "I-A0"), "IOB2"))),
         **dict.fromkeys(("crf", "expectation"), Task(words, Tags(TagSet(("N", "V"))))),
     }
-    task = of_sentences.get(method, Task.of_sizes(3, 2))
+    task = of_others.get(method, Task.of_sizes(3, 2))
     assert build(method, loss, small, task).predictors
 
 
