@@ -133,16 +133,17 @@ class MaskFlow(nn.Module):
     def sample(self, x: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Return dequantised masks drawn from ``p(v | x)``, ``(batch, count, height, width)``.
 
-        Positive pixels are foreground.  The noise comes from ``generator``, the device's own by default.
+        Positive pixels are foreground.  Two by two, they are made of opposite noise, ``z`` and ``−z``, so
+        that their mean has a smaller error.  Noise comes from ``generator``, the device's own by default.
         """
         conditions = self.conditions(x)
         last, (height, width) = conditions[-1], x.shape[-2:]
         shape = (len(x), 4 ** len(self.down), *last.shape[2:])
-        drawn = []
-        for _ in range(count):  # one by one: all together would take as many times the memory
+        drawn: list[Tensor] = []
+        while len(drawn) < count:  # not all together, which would take as many times the memory
             z = torch.randn(shape, dtype=last.dtype, device=last.device, generator=generator)
-            drawn.append(self.inverse(z, conditions)[:, 0, :height, :width])
-        return torch.stack(drawn, 1)
+            drawn += [self.inverse(noise, conditions)[:, 0, :height, :width] for noise in (z, -z)]
+        return torch.stack(drawn[:count], 1)
 
     def _padded(self, maps: Tensor) -> Tensor:
         """Return maps with zeros behind them, so that each level can halve their sides."""
