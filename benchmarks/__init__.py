@@ -1,6 +1,7 @@
 """The papers' tables and our own measurements, as runnable benchmarks.
 
 =================  =====================================================================================
+``ablations``      SEAL's samples, its losses without cross-entropy, and without an energy (SEAL App. E.1)
 ``auto``           the default, beside each method that it chooses from, on seven sets
 ``citations``      fields of references from 5, 10 and 50 labels, with rules (UAI Table 4)
 ``costs``          parameters, training and inference of each system beside cross-entropy (SEAL App. D)
@@ -18,6 +19,7 @@
 ``parsing``        constituency trees as tags and as sequences of brackets (InfNet+ A.1)
 ``peers``          what a user would pick instead: chains, trees, neighbours, networks, on six sets
 ``pos``            parts of speech in tweets with every method (InfNet+ Tables 1 and 2)
+``pulls``          the energy's gradient for a label as another varies, as a picture (SEAL Fig. 2)
 ``residuals``      how well two solvers of implicit gradients solve, in every step of trainings
 ``roles``          roles of predicates from few labels, with energies, rules and constraints (SEAL Table 3)
 ``scenes``         digits pasted into photographs: cross-entropy and SEAL, with a picture
@@ -32,7 +34,7 @@
 ``structure``      whether labels say something of each other that inputs do not, on six sets
 ``tables``         every benchmark that a page stands on, cheapest first: what is missing or outdated
 ``tagging-speed``  how long a task net, Viterbi's algorithm and gradient-based inference take to tag
-``text``           topics of texts from frozen features: energies, LACO, SGM and peers, on three sets
+``text``           topics of texts from frozen features: energies, LACO, SGM, OCD and peers, on three sets
 ``text-trained``   the same with the encoder trained, by the papers' protocol where their sets are there
 ``trajectories``   training with 1, 5 and 50 network steps for each energy step, as a picture
 =================  =====================================================================================

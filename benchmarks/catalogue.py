@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks import (
+    ablations,
     auto,
     citations,
     costs,
@@ -26,6 +27,7 @@ from benchmarks import (
     parsing,
     peers,
     pos,
+    pulls,
     residuals,
     roles,
     seal,
@@ -81,6 +83,7 @@ def _of_methods(module: ModuleType, file: str = "") -> Benchmark:
 
 #: all benchmarks by their names on the command line
 BENCHMARKS = {
+    "ablations": _grid(ablations),
     "auto": _grid(auto, "auto.jsonl"),
     "citations": _of_methods(citations, "citations.jsonl"),
     "costs": Benchmark(lambda given: costs.run(given.output, given.data_dir), "costs.json"),
@@ -102,6 +105,7 @@ BENCHMARKS = {
     "parsing": _grid(parsing),
     "peers": _of_methods(peers, "peers.jsonl"),
     "pos": _grid(pos, "tagging.jsonl"),
+    "pulls": _grid(pulls),
     "residuals": _grid(residuals, "residuals.jsonl"),
     "roles": _grid(roles),
     "scenes": _grid(segmentation, "segmentation.jsonl", ("digits-scenes",)),

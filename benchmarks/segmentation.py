@@ -60,11 +60,13 @@ HORSES = (
     Cell(
         "U-Net, SEAL regression-s", "horses", "seal", "regression-s", recipe="horses/seal-regression-s-unet"
     ),
+    Cell("cGLOW", "horses", "cglow", published="81.2 (UAI)"),
 )
 SCENES = (
     Cell("CE", "digits-scenes", "cross-entropy"),
     Cell("CE + soft-IoU", "digits-scenes", "cross-entropy", "soft-f1"),
     Cell("Dice", "digits-scenes", "cross-entropy", "dice"),
+    Cell("cGLOW", "digits-scenes", "cglow"),
     Cell("SEAL-NCE", "digits-scenes", "seal"),
 )
 #: what the sheets of pictures show beside the truth; the last one's energy is looked at

@@ -112,10 +112,11 @@ IMPLICIT = Row("implicit NCE", "implicit", "nce", _ENERGY)
 LACO = tuple(Row(f"LACO, {task.upper()}", "laco", task, _rates(*RATES)) for task in ("plcp", "clcp"))
 # Its probabilities are those of few sequences, whose log loss is that of labels that none of them has.
 SGM = Row("SGM", "sgm", "likelihood", _rates(*RATES), goal=None)
+OCD = Row("OCD", "sgm", "ocd", _rates(*RATES), goal=None)
 AUTO = Row("auto", "auto", "none", ({},))
 #: what `transformers.Trainer` makes of the frozen encoder: a linear layer
 HEAD = Row("linear head", "cross-entropy", "none", _rates(1e-3, 3e-3, 1e-2, 3e-2), linear=True)
-ROWS = (CE, SOFT_F1, CONTROL, NCE, MARGIN, IMPLICIT, *LACO, SGM, AUTO, HEAD)
+ROWS = (CE, SOFT_F1, CONTROL, NCE, MARGIN, IMPLICIT, *LACO, SGM, OCD, AUTO, HEAD)
 #: no network at all
 TFIDF = "TF-IDF + logistic regression"
 #: the package of that name, where it is installed: ``pip install setfit``
@@ -208,7 +209,7 @@ def compare(lines: Sequence[dict[str, Any]], title: str = CE.title) -> tuple[lis
 
 def _cost(title: str) -> int:
     """Which runs take longest, so that none of them begins last."""
-    order = [SETFIT, *(row.title for row in (AUTO, IMPLICIT, NCE, MARGIN, CONTROL, SGM, *LACO))]
+    order = [SETFIT, *(row.title for row in (AUTO, IMPLICIT, NCE, MARGIN, CONTROL, SGM, OCD, *LACO))]
     return len(order) - (order.index(title) if title in order else len(order))
 
 

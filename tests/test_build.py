@@ -43,9 +43,11 @@ CLASSES = {
     ("ialen", "margin"): methods.IALEN,
     ("seal-static", "nce"): methods.SEALStatic,
     ("seal", "nce"): methods.SEAL,
+    ("seal-refined", "nce"): methods.SEALRefined,
     ("implicit", "cd"): methods.Implicit,
     ("laco", "plcp"): methods.LACO,
     ("sgm", "likelihood"): methods.SGM,
+    ("cglow", "likelihood"): methods.CGLOW,
     ("pseudo-labels", "none"): methods.PseudoLabels,
     ("mean-teacher", "none"): methods.MeanTeacher,
     ("rules", "semantic"): methods.Rules,
@@ -65,7 +67,8 @@ def made(method, loss, **settings):
 
 @pytest.mark.parametrize(("names", "kind"), CLASSES.items(), ids=map("-".join, CLASSES))
 def test_names_mean_classes(names, kind):
-    assert type(made(*names)) is kind
+    suitable = "labels" if METHODS[names[0]].suits(names[1], TASKS["labels"].space(Settings())) else "masks"
+    assert type(build(*names, Settings(**TINY), TASKS[suitable])) is kind
 
 
 def test_every_method_has_a_class_and_a_line():
@@ -109,13 +112,14 @@ def test_what_suits_what():
     for method in ("stack", "laco", "sgm", "gspen"):
         for loss in METHODS[method].losses:
             assert kinds.pop((method, loss)) == ["labels"]
+    assert kinds.pop(("cglow", "likelihood")) == ["masks"]
     assert set(map(tuple, kinds.values())) == {tuple(TASKS)}
 
 
 def test_names_of_losses_and_solvers_are_their_classes_own():
     assert [loss.name for loss in losses.ENERGY_LOSSES] == [*METHODS["seal"].losses]
     assert METHODS["seal"].losses == {loss.name: loss for loss in losses.ENERGY_LOSSES}
-    assert [loss.name for loss in losses.FIXED_LOSSES] == ["asymmetric", "dice", "lovasz"]
+    assert [loss.name for loss in losses.FIXED_LOSSES] == ["asymmetric", "dice", "lovasz", "direct-ranking"]
     assert tuple(solver.name for solver in SOLVERS) == get_args(all_settings()["solver"].type)
     for solver in SOLVERS:
         built = made("implicit", "nce", solver=solver.name, solver_terms=3).solver

@@ -111,7 +111,7 @@ def test_every_method_has_a_page_with_its_equation(method):
 def test_every_loss_is_explained():
     pages = {
         name: ROOT / "docs" / "methods" / f"{name}.md"
-        for name in ("losses", "cross-entropy", "crf", "laco", "rules", "structured-tuning")
+        for name in ("losses", "cross-entropy", "crf", "laco", "sgm", "rules", "structured-tuning")
     }
     text = "".join(page.read_text(encoding="utf-8") for page in pages.values())
     losses = {loss for entry in METHODS.values() for loss in entry.losses}

@@ -219,6 +219,7 @@ ALONE = {
     "structured-tuning",
     "laco",
     "sgm",
+    "cglow",
     "pseudo-labels",
     "mean-teacher",
     "rules",

@@ -117,7 +117,8 @@ def test_every_cell_of_the_tables_has_settings():
 def test_masks_are_drawn_beside_what_the_energy_would_change(tmp_path):
     tiny = {"epochs": 1, "image_width": 4, "samples": 2, "crop": 0, "batch_size": 200}
     tiny |= {"task_dropout": 0.0, "energy_dropout": 0.0}  # all of four channels may be dropped
-    cells = [dataclasses.replace(cell, changes=tiny) for cell in segmentation.SCENES]
+    quick = (cell for cell in segmentation.SCENES if cell.method != "cglow")  # which draws ten masks of each
+    cells = [dataclasses.replace(cell, changes=tiny) for cell in quick]
     results = run_grid(cells, 1, tmp_path, device="cpu", keep_models=True, columns=segmentation.COLUMNS)
     assert {r["metrics"]["test"].keys() >= {"iou", "pixel_accuracy"} for r in results} == {True}
     heading, rows = summarise(cells, results, segmentation.COLUMNS)

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from lossnet.losses import Dice, Lovasz, TaskLoss
+from lossnet.build import build
+from lossnet.losses import Dice, DirectRanking, Lovasz, TaskLoss
 from lossnet.scores import F1, IoU
+from lossnet.settings import Settings
 from lossnet.spaces import Mask, MultiLabel, Prediction
+from lossnet.task import Task
 
 both = pytest.mark.parametrize("loss", [Dice(), Lovasz()], ids=["dice", "lovasz"])
 
@@ -193,3 +196,36 @@ def test_lovasz_bounds_the_exact_loss_and_is_convex_in_the_logits():
 
     assert (value(a) >= IoU().cost((a > 0).double().unsqueeze(1), truth).squeeze(1) - 1e-12).all()
     assert (value(0.3 * a + 0.7 * b) <= 0.3 * value(a) + 0.7 * value(b) + 1e-12).all()
+
+
+# ---------------------------------------------------------------- direct ranking
+
+
+def test_direct_ranking_against_the_formula_over_all_sets():
+    """Its samples, and ``−log`` of the truth's share of the probabilities of truth and samples."""
+    logits = torch.tensor([[0.3, -1.2, 0.8], [2.0, 0.1, -0.4]], dtype=torch.float64, requires_grad=True)
+    truth = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    prediction = Prediction(MultiLabel(3), logits)
+    torch.manual_seed(0)
+    samples = prediction.sample(4)
+    torch.manual_seed(0)
+    found = DirectRanking(samples=4)(prediction, truth)
+
+    def chance(row, labels):
+        chances = logits[row].sigmoid()
+        return torch.stack([p if y else 1 - p for p, y in zip(chances, labels, strict=True)]).prod()
+
+    shares = [
+        chance(row, truth[row]) / sum(chance(row, one) for one in [truth[row], *samples[row]])
+        for row in range(2)
+    ]
+    expected = -torch.stack(shares).log()
+    torch.testing.assert_close(found, expected)
+    # Samples are held fixed: the gradient is that of the probabilities alone.
+    slopes = [torch.autograd.grad(losses.sum(), logits, retain_graph=True)[0] for losses in (found, expected)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_direct_ranking_draws_as_many_samples_as_settings_say():
+    method = build("cross-entropy", "direct-ranking", Settings(samples=7, task_hidden=4), Task.of_sizes(3, 2))
+    assert method.task_loss.fixed == DirectRanking(7)

@@ -49,9 +49,14 @@ class Written:
 
     def log_probability(self, sequence):
         """Of labels in this order, and then the end."""
+        steps = enumerate((*sequence, LABELS))
+        return sum(self.next_step(sequence[:place])[label] for place, label in steps)
+
+    def next_step(self, sequence):
+        """Log-probabilities of what comes after these labels."""
         embeddings, memory = self.read["embeddings.weight"], self.affine("start", self.context)
-        hidden, given, total, written = np.tanh(memory), embeddings[-1], 0.0, []
-        for label in (*sequence, LABELS):
+        hidden, given, written = np.tanh(memory), embeddings[-1], []
+        for label in (*sequence, None):
             x = np.concatenate([given, self.context])
             gates = self.read["cell.weight_ih"] @ x + self.read["cell.bias_ih"]
             gates += self.read["cell.weight_hh"] @ hidden + self.read["cell.bias_hh"]
@@ -62,13 +67,13 @@ class Written:
             scores = np.exp(self.affine("output", inner))
             scores[written] = 0
             probabilities = scores / scores.sum()
-            total += math.log(probabilities[label])
-            if label < LABELS:
+            if label is not None:
                 written.append(label)
                 expected = probabilities[:LABELS] @ embeddings[:LABELS]
                 gate = sigmoid(self.affine("gate", np.concatenate([embeddings[label], expected])))
                 given = (1 - gate) * embeddings[label] + gate * expected
-        return total
+        with np.errstate(divide="ignore"):
+            return np.log(probabilities)
 
 
 def test_the_likelihood_against_the_formula(method, x):
@@ -169,3 +174,76 @@ def test_it_learns_which_labels_go_together():
     assert (best[:, :2].sum(1) == 1).float().mean() > 0.95  # one of the two, never both
     truth = data.batch(torch.arange(400, 500)).y
     assert (best[:, 2:] == truth[:, 2:]).all(1).float().mean() > 0.9
+
+
+# ---------------------------------------------------------------- in any order
+
+
+def completions(written, truth):
+    """The next steps from which the fewest labels too many and too few can be reached, by trying all."""
+    free = [label for label in range(LABELS) if label not in written]
+
+    def best(written):
+        rest = [label for label in range(LABELS) if label not in written]
+        ends = itertools.chain.from_iterable(itertools.combinations(rest, size) for size in range(4))
+        return min(len({*written, *more} ^ truth) for more in ends)
+
+    costs = {label: best([*written, label]) for label in free} | {LABELS: len({*written} ^ truth)}
+    return [step for step, cost in costs.items() if cost == min(costs.values())]
+
+
+def divergence(net, x, sequence, truth):
+    """``Σ_t KL(π* ‖ p_t)`` along a sequence that ends, from the decoder in NumPy."""
+    written, total = Written(net, x), 0.0
+    for place in range(len(sequence) + 1):
+        so_far = sequence[:place]
+        steps = completions(so_far, truth)
+        for step in steps:
+            total += (math.log(1 / len(steps)) - written.next_step(so_far)[step]) / len(steps)
+    return total
+
+
+def test_completions_against_the_formula(method, x, monkeypatch):
+    """Along given sequences, right ones and wrong ones, in place of drawn ones."""
+    drawn = [[0, 2], [2, 1], [1], [2, 0, 1]]
+    asked = iter(torch.tensor([[*row, *[LABELS] * (4 - len(row))] for row in drawn]).T)
+    monkeypatch.setattr(torch, "multinomial", lambda chances, count: next(asked).unsqueeze(1))
+    found = method.task_net.completion_losses(x, TRUTH)
+    truths = [set(row.nonzero().flatten().tolist()) for row in TRUTH]
+    expected = [divergence(method.task_net, *each) for each in zip(x, drawn, truths, strict=True)]
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-11)
+
+
+def test_completions_are_drawn_from_the_network(method, x):
+    """A network that is sure of the right labels has nothing to learn, in whatever order it writes them."""
+    net = method.task_net
+    truth = TRUTH[:1]
+    with torch.no_grad():
+        for value in net.parameters():
+            value.zero_()
+        net.output.bias.copy_(torch.tensor([60.0, 0.0, 60.0, 30.0]))  # 0 and 2, alike, then the end
+    torch.manual_seed(0)
+    losses = torch.stack([net.completion_losses(x[:1], truth) for _ in range(8)])
+    torch.testing.assert_close(losses, torch.zeros_like(losses), rtol=0, atol=1e-9)
+    wrong = torch.stack([net.completion_losses(x[:1], TRUTH[1:2]) for _ in range(3)])
+    assert (wrong > 20).all()
+
+
+def test_it_learns_sets_in_no_order():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3)).astype("float32")
+    coin = rng.integers(0, 2, 400)
+    y = np.stack([coin, 1 - coin, x[:, 0] > 0, x[:, 0] <= 0], 1)
+    data = MultiLabelData.from_arrays(x, y)
+    settings = Settings(task_hidden=16, task_layers=1, task_dropout=0.0)
+    method = build("sgm", "ocd", settings, Task.of_sizes(3, 4))
+    Trainer(method, lr=0.01, max_epochs=12, seed=0, progress=False).fit(
+        data.take(range(300)), data.take(range(300, 400))
+    )
+    batch = data.batch(torch.arange(300, 400))
+    sets, _ = method.task_net.search(batch.x)
+    best = sets[:, 0]
+    assert (best[:, :2].sum(1) == 1).float().mean() > 0.95
+    assert (best[:, 2:] == batch.y[:, 2:]).all(1).float().mean() > 0.9
+    # Both orders of a set are as likely, so that sequences of one set are found beside each other.
+    assert (sets[:, :1] == sets[:, 1:3]).all(2).any(1).float().mean() > 0.5

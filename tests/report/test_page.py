@@ -451,6 +451,7 @@ ALONE = {name for name, spec in METHODS.items() if spec.rules} | {
     "stack",
     "laco",
     "sgm",
+    "cglow",
     "crf",
     "structured-tuning",
     "pseudo-labels",

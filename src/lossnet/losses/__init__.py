@@ -6,7 +6,7 @@ energies with the truth's.  The task loss is a weighted sum of energy, cross-ent
 
 from lossnet.losses.base import EnergyFunction, EnergyLoss
 from lossnet.losses.contrastive import CD, NCE, Ranking
-from lossnet.losses.fixed import Asymmetric, Dice, FixedLoss, Lovasz, cross_entropy
+from lossnet.losses.fixed import Asymmetric, Dice, DirectRanking, FixedLoss, Lovasz, cross_entropy
 from lossnet.losses.margin import Margin, Perceptron
 from lossnet.losses.partition import Partition
 from lossnet.losses.regression import Regression, RegressionS
@@ -19,6 +19,7 @@ __all__ = [
     "NCE",
     "Asymmetric",
     "Dice",
+    "DirectRanking",
     "EnergyFunction",
     "EnergyLoss",
     "FixedLoss",
@@ -36,4 +37,4 @@ __all__ = [
 #: the losses of energies; SEAL takes any of them, and the first by default
 ENERGY_LOSSES = (NCE, Margin, Regression, RegressionS, Ranking, CD, Perceptron, Partition)
 #: the losses that take the place of cross-entropy
-FIXED_LOSSES = (Asymmetric, Dice, Lovasz)
+FIXED_LOSSES = (Asymmetric, Dice, Lovasz, DirectRanking)

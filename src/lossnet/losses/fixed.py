@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lossnet.losses.contrastive import Ranking
 from lossnet.spaces import Prediction
+
+if TYPE_CHECKING:
+    from lossnet.settings import Settings
 
 #: ``(prediction, truth) ↦ (batch,)``; one with an attribute ``binary`` that is true is for binary units only
 FixedLoss = Callable[[Prediction, Tensor], Tensor]
@@ -110,6 +114,33 @@ class Lovasz:
         jaccard = 1 - (total - missed) / (total + added)
         steps = torch.diff(jaccard, dim=1, prepend=torch.zeros_like(jaccard[:, :1]))
         return (errors * steps).sum(1)
+
+
+@dataclass(frozen=True)
+class DirectRanking:
+    """`Ranking` of the task net's own samples by itself, ``E(x, y) = −log P(y|x)``, ``(batch,)``.
+
+    ``−log (P(y|x) / Σ_k P(yᵏ|x))`` over the truth and ``samples`` draws from ``P(·|x)``, held fixed: what is
+    left of SEAL's ranking loss without an energy network (an ablation of SEAL's ICLR version).  A sample that
+    equals the truth counts against it: the loss of a network that is sure and right is ``log(1 + samples)``.
+
+    >>> from lossnet.spaces import MultiLabel
+    >>> prediction = Prediction(MultiLabel(2), torch.zeros(1, 2))
+    >>> DirectRanking(samples=3)(prediction, torch.tensor([[1.0, 0.0]]))  # all sets are as likely: log 4
+    tensor([1.3863])
+    """
+
+    name: ClassVar[str] = "direct-ranking"
+    samples: int = 20
+
+    def configured(self, settings: Settings) -> Self:
+        """Return the loss that settings describe."""
+        return replace(self, samples=settings.samples)
+
+    def __call__(self, prediction: Prediction, truth: Tensor) -> Tensor:
+        ranking = Ranking(self.samples)
+        candidates = ranking.propose(prediction)
+        return ranking(lambda y: -prediction.log_prob(y), truth, candidates, prediction)
 
 
 def _real(prediction: Prediction, values: Tensor) -> Tensor:

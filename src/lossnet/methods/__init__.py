@@ -5,6 +5,7 @@ A method owns its networks and describes its training as stages; `lossnet.traini
 
 from lossnet.methods import (
     alen,
+    cglow,
     corrected_teacher,
     crf,
     cross_entropy,
@@ -22,6 +23,7 @@ from lossnet.methods import (
     reward_spen,
     rules,
     seal,
+    seal_refined,
     seal_static,
     sgm,
     spen,
@@ -32,6 +34,7 @@ from lossnet.methods import (
 from lossnet.methods.alen import ALEN, IALEN
 from lossnet.methods.base import EnergyMethod, Method, Pretrained, Stage, TaskNetMethod, Update
 from lossnet.methods.blend import Blend
+from lossnet.methods.cglow import CGLOW
 from lossnet.methods.corrected_teacher import CorrectedTeacher
 from lossnet.methods.crf import CRF
 from lossnet.methods.cross_entropy import CrossEntropy
@@ -49,6 +52,7 @@ from lossnet.methods.reward import RewardDVN, RewardImplicit, RewardSEAL
 from lossnet.methods.reward_spen import RankSPEN, SearchSPEN
 from lossnet.methods.rules import Rules
 from lossnet.methods.seal import SEAL
+from lossnet.methods.seal_refined import SEALRefined
 from lossnet.methods.seal_static import SEALStatic
 from lossnet.methods.sgm import SGM, LabelSequence
 from lossnet.methods.spec import MethodSpec, Parts
@@ -59,6 +63,7 @@ from lossnet.methods.structured_tuning import StructuredTuning
 
 __all__ = [
     "ALEN",
+    "CGLOW",
     "CRF",
     "DVN",
     "GSPEN",
@@ -93,6 +98,7 @@ __all__ = [
     "RewardImplicit",
     "RewardSEAL",
     "Rules",
+    "SEALRefined",
     "SEALStatic",
     "SearchSPEN",
     "Separated",
@@ -119,9 +125,11 @@ _MODULES = (
     infnet_plus,
     seal_static,
     seal,
+    seal_refined,
     implicit,
     laco,
     sgm,
+    cglow,
     pseudo_labels,
     mean_teacher,
     corrected_teacher,

@@ -170,13 +170,22 @@ class EnergyMethod(Method):
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         with torch.no_grad():
-            energy, start = self.energy.at(x), self.start(x, mask)
-        # The same inputs give the same prediction, whatever was drawn before.
-        generator = torch.Generator(first_leaf(x).device).manual_seed(0)
-        return self.inference(energy, self.space, start, mask, generator).best
+            start = self.start(x, mask)
+        return inferred(self.energy, self.inference, self.space, x, start, mask)
 
     def start(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         """Return the logits where inference starts: for ``"net"``, those of the energy's local term."""
         if self.inference.start == "net":
             return self.energy.unary_logits(x)
         return self.space.zeros(x, mask)
+
+
+def inferred(
+    energy: Energy, inference: GradientInference, space: Space, x: Tree, start: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Return the relaxed outputs ``(batch, *event)`` that inference finds from logits ``start``."""
+    with torch.no_grad():
+        function = energy.at(x)
+    # The same inputs give the same prediction, whatever was drawn before.
+    generator = torch.Generator(first_leaf(x).device).manual_seed(0)
+    return inference(function, space, start, mask, generator).best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -132,11 +132,15 @@ class SEAL(TaskNetMethod):
             return Update("task_net", self.task_loss(self.prediction(batch), batch.y, energy, batch.weight))
 
 
-def _build(parts: Parts) -> SEAL:
-    method = parts.make(SEAL)
-    if not any(parameter.requires_grad for parameter in method.energy.parameters()):
-        method.energy_steps = 0
-    return method
+S = TypeVar("S", bound=SEAL)
+
+
+def built(parts: Parts, method: type[S]) -> S:
+    """Return SEAL, or a method like it, from its parts; an energy that is frozen takes no steps."""
+    made = parts.make(method)
+    if not any(parameter.requires_grad for parameter in made.energy.parameters()):
+        made.energy_steps = 0
+    return made
 
 
 SPEC = MethodSpec(
@@ -144,7 +148,7 @@ SPEC = MethodSpec(
     SEAL,
     "energy and task net trained in turn",
     losses=named(*ENERGY_LOSSES),
-    build=_build,
+    build=lambda parts: built(parts, SEAL),
     frozen_energy=True,
     portfolio=("nce",),
 )

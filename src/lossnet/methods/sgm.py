@@ -1,8 +1,9 @@
-"""SGM: label sets written label by label (Yang et al. 2018)."""
+"""Label sets written label by label: SGM (Yang et al. 2018), and in any order: OCD (Sabour et al. 2019)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +109,28 @@ class LabelSequence(nn.Module):
             given, written = self.embed(label, log_probs), written + self._as_set(label, written)
         return total
 
+    def completion_losses(self, x: Tree, truth: Tensor) -> Tensor:
+        """Return ``Σ_t KL(π*_t ‖ p_t)`` along sequences drawn from the network itself, ``(batch,)``.
+
+        ``π*_t`` is uniform over what leads to the best end from what is drawn so far: to the fewest labels
+        too many and too few, where Sabour et al. (2019) have the edit distance of sequences.  These are the
+        true labels that are missing, in whatever order (Tsai & Lee 2020), and the end when none is.
+        """
+        context = self.encoder(x)
+        given, state = self.begin(context)
+        written, total = torch.zeros_like(truth), truth.new_zeros(len(truth))
+        ended = torch.zeros_like(truth[:, 0], dtype=torch.bool)
+        for _ in range(int(self.longest) + 1):
+            log_probs, state = self.step(context, given, state, written)
+            missing = truth * (1 - written)
+            best = torch.cat([missing, (missing.sum(1, keepdim=True) == 0).to(truth)], 1)
+            wanted = torch.where(best > 0, log_probs, 0).sum(1) / best.sum(1)
+            total = total - torch.where(ended, 0, wanted + best.sum(1).log())
+            label = torch.multinomial(log_probs.detach().exp(), 1).squeeze(1)
+            given, written = self.embed(label, log_probs), written + self._as_set(label, written)
+            ended = ended | (label == self.labels)
+        return total
+
     def search(self, x: Tree, beam: int = BEAM) -> tuple[Tensor, Tensor]:
         """Return the likeliest sequences as sets ``(batch, beam, labels)``, and their log-probabilities.
 
@@ -149,14 +172,22 @@ class LabelSequence(nn.Module):
 class SGM(Method):
     """A network that writes the labels of an instance one after the other (SGM; also called Seq2Seq).
 
-    It is trained on the likelihood of the truth, written with frequent labels first, and predicts by beam
-    search.  The probability of a label is that of the found sequences which have it, relative to all that
-    were found; the paper takes the likeliest sequence, which is what 0.5 decides for wherever one
-    outweighs the others.
+    It is trained on one of
+
+    ``likelihood``
+        ``−log p`` of the truth, written with frequent labels first.
+    ``ocd``
+        Optimal completion distillation: sequences are drawn from the network, and each step learns which
+        labels of the truth are missing, in no order (`LabelSequence.completion_losses`).
+
+    Both predict by beam search.  The probability of a label is that of the found sequences which have it,
+    relative to all that were found; the papers take the likeliest sequence, which is what 0.5 decides for
+    wherever one outweighs the others.
 
     Args:
         task_net: the decoder and its encoder.
         space: sets of labels.
+        loss: ``likelihood`` or ``ocd``.
 
     >>> from lossnet.nets import MLP
     >>> method = SGM(LabelSequence(MLP(4, hidden=8, layers=1), labels=3), MultiLabel(3))
@@ -168,9 +199,14 @@ class SGM(Method):
     predictors = ("task_net",)
     task_net: LabelSequence
 
-    def __init__(self, task_net: LabelSequence, space: MultiLabel) -> None:
+    def __init__(
+        self,
+        task_net: LabelSequence,
+        space: MultiLabel,
+        loss: Literal["likelihood", "ocd"] = "likelihood",
+    ) -> None:
         super().__init__()
-        self.space, self.task_net = space, task_net
+        self.space, self.task_net, self.loss = space, task_net, loss
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage("task net", ("task_net",), self.updates, self.predict),)
@@ -178,7 +214,8 @@ class SGM(Method):
     def updates(self, batch: Batch) -> Iterator[Update]:
         seen = batch.y.sum(0), F.one_hot(batch.y.sum(1).long(), self.task_net.labels + 1).sum(0).to(batch.y)
         self.task_net.count(*(seen if self.total is None else self.total(seen)))
-        yield Update("task_net", batch.mean(self.task_net.losses(batch.x, batch.y)))
+        losses = self.task_net.completion_losses if self.loss == "ocd" else self.task_net.losses
+        yield Update("task_net", batch.mean(losses(batch.x, batch.y)))
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         sets, scores = self.task_net.search(x)
@@ -189,12 +226,13 @@ SPEC = MethodSpec(
     "sgm",
     SGM,
     "a network that writes labels one after the other (label sets only)",
-    losses={"likelihood": None},
+    losses={"likelihood": None, "ocd": None},
     rates={"task_net": "task_lr"},
     search=("task_dropout",),
     build=lambda parts: SGM(
         LabelSequence(parts.encoder(), parts.task.output.logits),
         parts.space,  # type: ignore[arg-type]
+        parts.loss,  # type: ignore[arg-type]
     ),
     spaces=(MultiLabel,),
 )

@@ -12,7 +12,7 @@ from torch import nn
 
 from lossnet.energies import Energy, LogPartition, Rule, Sum
 from lossnet.inference import GradientInference
-from lossnet.losses import EnergyLoss, FixedLoss, TaskLoss, cross_entropy
+from lossnet.losses import DirectRanking, EnergyLoss, FixedLoss, TaskLoss, cross_entropy
 from lossnet.methods.base import Method
 from lossnet.nets import lend
 from lossnet.settings import Settings
@@ -167,11 +167,11 @@ class Parts:
         return self.task.task_net(self.settings)
 
     def encoder(self) -> nn.Module:
-        """Return a network from inputs to features of whole instances, as wide as ``encoder.width``."""
+        """Return a network from inputs to features of what the output is of, as wide as ``encoder.width``."""
         if self.task.own.task_net is not None:
             what = f"method {self.spec.name} reads features, and a task net of your own gives logits"
             raise ValueError(f"{what}; leave task_net= out")
-        return self.task.input.network(self.settings, "instance", "task")
+        return self.task.input.network(self.settings, self.task.output.level, "task")
 
     def start_net(self) -> nn.Module | None:
         """Return the network where inference starts, if it starts at one of its own."""
@@ -198,6 +198,7 @@ class Parts:
         s = self.settings
         score_weight = self.spec.score_weight(self.loss, s, self.task.units)
         fixed = self.spec.fixed_loss(self.loss)
+        fixed = fixed.configured(s) if isinstance(fixed, DirectRanking) else fixed
         return TaskLoss(s.energy_weight, s.ce_weight, score_weight, self.task.score, fixed)
 
     def inference(self) -> GradientInference:

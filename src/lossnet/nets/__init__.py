@@ -12,6 +12,7 @@ from lossnet.nets.encoder import (
     lend,
 )
 from lossnet.nets.fcn import FCN, MarkedImages, Normalise, PooledImages, UNet
+from lossnet.nets.flow import FlowStep, MaskFlow
 from lossnet.nets.layers import MLP, InputLayer, Marked, MarkedMLP, linear
 from lossnet.nets.recurrent import (
     BiLSTM,
@@ -33,11 +34,13 @@ __all__ = [
     "EncodedMLP",
     "EncodedTokens",
     "EncodedWords",
+    "FlowStep",
     "InputLayer",
     "Marked",
     "MarkedImages",
     "MarkedMLP",
     "MarkedTagger",
+    "MaskFlow",
     "Normalise",
     "PooledImages",
     "PooledTokens",

@@ -99,6 +99,7 @@ def assert_same_history(one, other):
     [
         (("cross-entropy", "none"), {}),
         (("cross-entropy", "soft-f1"), {}),
+        (("cross-entropy", "direct-ranking"), {}),
         (("seal", "nce"), {}),
         (("seal", "margin"), {"conditioned": True}),
         (("seal", "regression-s"), {}),
