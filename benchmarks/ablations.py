@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.grid import Cell, carried_out, finished, publish, run_grid
-from benchmarks.seal import COLUMNS, LIMITS, LOSSES
+from benchmarks.seal import COLUMNS, LIMITS, ROWS
 from lossnet.losses import RegressionS
 from lossnet.methods import SEAL
 from lossnet.run import Run, finish, identity_of, measure, new_model, read, trainer_of
@@ -29,6 +29,7 @@ from lossnet.spaces import Prediction
 __all__ = ["CELLS", "DISCRETE", "SETS", "Discrete", "run"]
 
 SETS = ("genbase", "cal500", "expr_fun")
+LOSSES = ("SEAL-NCE", "SEAL-ranking", "SEAL-regression", "SEAL-margin")
 #: samples that each loss compares; regression-s counts the prediction among them
 COUNTS = {"NCE": (1, 4, 16, 64), "ranking": (1, 4, 16, 64), "regression-s": (4, 16, 64)}
 
@@ -53,12 +54,13 @@ def _cells(data: str) -> tuple[Cell, ...]:
         Cell("CE", data, "cross-entropy"),
         Cell("direct ranking", data, "cross-entropy", "direct-ranking", recipe=f"{data}/cross-entropy"),
     ]
-    for name, (method, loss) in LOSSES.items():
-        cells.append(Cell(f"SEAL-{name}", data, method, loss))
-        cells.append(Cell(f"SEAL-{name}, without CE", data, method, loss, changes={"ce_weight": 0.0}))
+    for title in LOSSES:
+        method, loss, _ = ROWS[title]
+        cells.append(Cell(title, data, method, loss))
+        cells.append(Cell(f"{title}, without CE", data, method, loss, changes={"ce_weight": 0.0}))
         if method == "seal":
             recipe = f"{data}/seal-{loss}"
-            cells.append(Cell(f"SEAL-{name}, refined", data, "seal-refined", loss, recipe=recipe))
+            cells.append(Cell(f"{title}, refined", data, "seal-refined", loss, recipe=recipe))
     for name, counts in COUNTS.items():
         for count in counts:
             title = f"SEAL-{name}, {count} sample{'s' * (count > 1)}"

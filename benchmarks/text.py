@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 
 from benchmarks.grid import Cell, carried_out, differences, finished, markdown, show, summarise
@@ -29,6 +30,7 @@ from lossnet.data import MultiLabelData, find
 from lossnet.data.registry import read_raw
 from lossnet.decoding import Decoder, ExpectedF1, Threshold, tune_threshold
 from lossnet.inputs import Fitting
+from lossnet.inputs.tfidf import TfIdf
 from lossnet.loading import Loaded
 from lossnet.own import OwnParts
 from lossnet.run import Run, carry_out, versions
@@ -73,7 +75,8 @@ RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 class Row:
     """A row of the table: a method, and the settings of its trials.
 
-    ``share`` gives weights of the score's cost for each label.
+    ``share`` gives weights of the score's cost for each label.  A row with ``words`` reads columns of TF-IDF
+    beside the features, as `Text` does with a frozen encoder.
     """
 
     title: str
@@ -82,6 +85,7 @@ class Row:
     trials: tuple[Mapping[str, float], ...]
     share: bool = False
     linear: bool = False
+    words: bool = False
     goal: str | None = "f1"
 
     def settings(self, trial: int, labels: int) -> Settings:
@@ -103,6 +107,7 @@ def _weights(name: str, *weights: float) -> tuple[Mapping[str, float], ...]:
 
 _ENERGY = _weights("energy_weight", 0.1, 1.0)
 CE = Row("CE", "cross-entropy", "none", _rates(*RATES))
+WORDS = Row("CE, words too", "cross-entropy", "none", _rates(*RATES), words=True)
 SOFT_F1 = Row("CE + soft-F1", "cross-entropy", "soft-f1", _weights("score_weight", 0.1, 0.3), share=True)
 #: the same training with the weight at 0: what it has, the energy has not brought
 CONTROL = Row("SEAL, weight 0", "seal", "nce", tuple({**one, "energy_weight": 0.0} for one in _rates(*RATES)))
@@ -116,7 +121,7 @@ OCD = Row("OCD", "sgm", "ocd", _rates(*RATES), goal=None)
 AUTO = Row("auto", "auto", "none", ({},))
 #: what `transformers.Trainer` makes of the frozen encoder: a linear layer
 HEAD = Row("linear head", "cross-entropy", "none", _rates(1e-3, 3e-3, 1e-2, 3e-2), linear=True)
-ROWS = (CE, SOFT_F1, CONTROL, NCE, MARGIN, IMPLICIT, *LACO, SGM, OCD, AUTO, HEAD)
+ROWS = (CE, WORDS, SOFT_F1, CONTROL, NCE, MARGIN, IMPLICIT, *LACO, SGM, OCD, AUTO, HEAD)
 #: no network at all
 TFIDF = "TF-IDF + logistic regression"
 #: the package of that name, where it is installed: ``pip install setfit``
@@ -163,8 +168,13 @@ def case(line: Mapping[str, Any]) -> Case:
 def trials(lines: Sequence[dict[str, Any]], data_dir: Path | None = None) -> list[Case]:
     """The trials that are still to be run, longest first; those on words only where the texts are there."""
     done = set(map(case, lines))
-    every = [(data, row.title, trial, 0) for row in ROWS for data in SETS for trial in range(len(row.trials))]
     there = [data for data in SETS if find(data, data_dir)]
+    every = [
+        (data, row.title, trial, 0)
+        for row in ROWS
+        for data in (there if row.words else SETS)
+        for trial in range(len(row.trials))
+    ]
     every += [(data, TFIDF, trial, 0) for data in there for trial in range(len(STRENGTHS))]
     if find_spec("setfit"):
         every += [(data, SETFIT, trial, 0) for data in there for trial in range(len(SETFIT_RATES))]
@@ -236,7 +246,7 @@ def work(
     if title == SETFIT:
         return [{**known, **_setfit(name, SETFIT_RATES[trial], seed, data_dir)}]
     row = next(row for row in ROWS if row.title == title)
-    data = read_features(name, data_dir)
+    data = with_words(name, data_dir) if row.words else read_features(name, data_dir)
     own = OwnParts(task_net=nn.Linear) if row.linear else OwnParts()
     settings = row.settings(trial, len(data.task.output.names)) if row.trials[trial] else Settings()
     wanted = Run(
@@ -325,7 +335,7 @@ def _setfit(name: str, rate: float, seed: int, data_dir: Path | None) -> dict[st
 
 def _by_part(texts: Sequence[str], parts: NDArray[Any]) -> dict[str, list[str]]:
     return {
-        part: [texts[row] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
+        part: [texts[int(row)] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
     }
 
 
@@ -361,6 +371,24 @@ def read_features(name: str, data_dir: Path | None) -> Loaded:
     return Loaded.from_parts(
         train, valid, test, fitting=Fitting(standardise=True), name=name, split_name="text"
     )
+
+
+def with_words(name: str, data_dir: Path | None) -> Loaded:
+    """The rows of a set as terms and features, as `Text` reads them with a frozen encoder."""
+    with np.load(_file(name, data_dir)) as file:
+        x, y, kept = (file[key] for key in ("x", "y", "part"))
+    texts, targets, labels, parts = read_texts(name, data_dir)
+    own, found = _by_part(texts, parts), []
+    terms = TfIdf.fit(own["train"])
+    for part, mine in own.items():
+        rows = kept == part
+        if not np.array_equal(y[rows], targets[parts == part]):
+            raise ValueError(f"{_file(name, data_dir)} is of other texts; remove it, and it is made again")
+        features = x[rows].astype(np.float32) * x.shape[1] ** 0.5
+        matrix = sparse.hstack([terms.features(mine), features], format="csr")
+        found.append(MultiLabelData(matrix, y[rows], label_names=[*labels]))
+    train, valid, test = found
+    return Loaded.from_parts(train, valid, test, fitting=Fitting(), name=name, split_name="text")
 
 
 def read_texts(

@@ -32,6 +32,7 @@ from benchmarks import (
     streaming,
     structure,
     tagging_speed,
+    text,
     verdicts,
 )
 from benchmarks.grid import COLUMNS, Cell, finished, gains, markdown, summarise, with_error
@@ -87,6 +88,12 @@ def _gains_on_digits() -> str:
 def _names(*names: str) -> list[Cell]:
     """Return the cells of some of ``ner.BLOCKS``."""
     return [cell for name in names for cell in ner.CELLS if cell.title.startswith(f"{name}: ")]
+
+
+def _texts(*columns: tuple[str, str]) -> str:
+    """Return the chosen trials of each row."""
+    heading, rows = summarise(text.CELLS, text.kept(_lines("text")), columns)
+    return markdown([*heading[:-1]], [row[:-1] for row in rows])
 
 
 def _gains_on_tags() -> str:
@@ -165,6 +172,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "energies": lambda: markdown(*energies.table(_lines("energies"))),
     "few-labels / digits": lambda: markdown(*few_labels.digits(_lines("few-labels"))),
     "few-labels / partly": lambda: markdown(*few_labels.partly(_lines("few-labels"))),
+    "few-labels / bibtex": lambda: markdown(*few_labels.few(_lines("few-labels"))),
+    "few-labels / expr_fun": lambda: markdown(*few_labels.taxonomy(_lines("few-labels"))),
     "few-labels / costs": lambda: markdown(*few_labels.partly_costs(_lines("few-labels"))),
     "hypergradient": lambda: markdown(*hypergradient.costs(_content("hypergradient"))),
     "implicit": partial(_table, "implicit", implicit.CELLS, seal.COLUMNS, "seeds", "published"),
@@ -197,6 +206,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "known-cost": lambda: markdown(*known.cost_table(_lines("known"))),
     "structure": lambda: markdown(structure.HEADING, structure.table(_lines("structure"))),
     "small": lambda: small.tables(_lines("small")),
+    "text": lambda: _texts(*text.COLUMNS[:3]),
+    "text / all labels": lambda: _texts(*text.COLUMNS[3:]),
+    "text / over cross-entropy": lambda: markdown(*text.compare(_lines("text"))),
+    "text / over TF-IDF": lambda: markdown(*text.compare(_lines("text"), text.TFIDF)),
     "solvers": lambda: markdown(*solvers.table(_content("solvers"))),
     "speed": lambda: speed.page(_content("speed")).rstrip(),
     "streaming": lambda: markdown(*streaming.table(_content("streaming"))),
