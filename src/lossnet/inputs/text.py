@@ -345,4 +345,5 @@ class Text(Input[TextTable, TextRow]):
 def _of_size_1(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return features ``(n, width)`` whose root mean square is 1 in each row, as that of networks' inputs."""
     sizes = np.sqrt(np.mean(features**2, axis=1, keepdims=True))
-    return (features / np.maximum(sizes, 1e-12)).astype(np.float32)
+    divided: NDArray[np.float32] = (features / np.maximum(sizes, 1e-12)).astype(np.float32)
+    return divided
