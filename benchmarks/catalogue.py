@@ -102,12 +102,12 @@ BENCHMARKS = {
     "names": _grid(names, "names.jsonl"),
     "ner": _grid(ner, "tagging.jsonl"),
     "overhead": Benchmark(lambda given: overhead.run(given.output, given.data_dir), "overhead.json"),
-    "parsing": _grid(parsing),
+    "parsing": _grid(parsing, "parsing.jsonl"),
     "peers": _of_methods(peers, "peers.jsonl"),
     "pos": _grid(pos, "tagging.jsonl"),
     "pulls": _grid(pulls),
     "residuals": _grid(residuals, "residuals.jsonl"),
-    "roles": _grid(roles),
+    "roles": _grid(roles, "roles.jsonl"),
     "scenes": _grid(segmentation, "segmentation.jsonl", ("digits-scenes",)),
     "seal": _grid(seal, "seal.jsonl"),
     "seeds": Benchmark(lambda given: seeds.run(given.output, given.data_dir, given.device)),
@@ -121,7 +121,7 @@ BENCHMARKS = {
     "tagging-speed": Benchmark(
         lambda given: tagging_speed.run(given.output, given.device), "tagging_speed.json"
     ),
-    "text": _grid(text),
+    "text": _grid(text, "text.jsonl"),
     "text-trained": _grid(text_trained),
     "trajectories": _grid(trajectories),
 }

@@ -335,7 +335,8 @@ def _setfit(name: str, rate: float, seed: int, data_dir: Path | None) -> dict[st
 
 def _by_part(texts: Sequence[str], parts: NDArray[Any]) -> dict[str, list[str]]:
     return {
-        part: [texts[int(row)] for row in np.flatnonzero(parts == part)] for part in ("train", "valid", "test")
+        part: [texts[int(row)] for row in np.flatnonzero(parts == part)]
+        for part in ("train", "valid", "test")
     }
 
 
