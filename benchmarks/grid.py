@@ -280,8 +280,9 @@ def _unused(method: str, loss: str) -> tuple[str, ...]:
     """Return how the names of settings begin that a method has no use for."""
     if method not in METHODS:  # auto, which tries several
         return ()
-    asked = signature(METHODS[method].method).parameters
-    unused = [name for name in ("inference", "schedule") if name not in asked]
+    spec = METHODS[method]
+    used = (*signature(spec.method).parameters, *spec.search)
+    unused = [name for name in ("inference", "schedule") if not any(one.startswith(name) for one in used)]
     unused += [] if "regression" in loss else ["regression_term"]
     return (*unused, *([] if "implicit" in method else ["implicit_", "solver"]))
 

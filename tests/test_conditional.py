@@ -445,6 +445,10 @@ def test_folders_have_the_seen_sets_and_old_ones_none(tmp_path):
     again.load_state_dict(engine.state_dict(), assign=True)
     assert (again.seen.sets == engine.seen.sets).all()
     assert again.seen.weight == engine.seen.weight
+    engine.seen.counts[0] = 300
+    copied = make("energy", task, Settings())
+    copied.load_state_dict(engine.state_dict())
+    assert copied.seen.counts[0] == 300
     old = {name: one for name, one in engine.state_dict().items() if not name.startswith("seen.")}
     again = make("energy", task, Settings())
     again.load_state_dict(old, assign=True)

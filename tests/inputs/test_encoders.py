@@ -497,3 +497,9 @@ def test_the_benchmark_measures_steps_and_the_cache(folder, tmp_path):
     assert list(content["steps"]) == ["all", "top", "lora"]
     assert all(list(seconds) == list(encoders.WAYS) for seconds in content["steps"].values())
     assert content["cache"]["texts"] == 1024
+
+
+def test_energies_of_sentences_share_no_encoder(folder):
+    with pytest.raises(DataError, match="energies of sentences have encoders of their own; leave"):
+        Encoder.of_sentences(folder, "top", "shared")
+    assert Encoder.of_sentences(folder, "top").train == "top"

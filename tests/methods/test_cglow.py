@@ -21,6 +21,16 @@ def test_a_prediction_is_the_mean_of_samples_within_bounds():
     assert bool((expected == 0).any() and (expected == 1).any())
 
 
+def test_a_prediction_does_not_depend_on_the_batch():
+    torch.manual_seed(0)
+    method = CGLOW(MaskFlow(FCN(3, (3, 4, 4)), levels=2, steps=2).double(), Mask(), samples=4)
+    for parameter in method.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    x = torch.rand(3, 3, 8, 8).double()
+    alone = torch.cat([method.eval().predict(one) for one in x.split(1)])
+    torch.testing.assert_close(method.predict(x), alone)
+
+
 def test_the_loss_is_weighted_by_instance():
     torch.manual_seed(0)
     method = CGLOW(MaskFlow(FCN(3, (3, 4, 4)), levels=1, steps=1), Mask())

@@ -402,6 +402,18 @@ def test_several_batches_of_an_epoch_have_rates_of_their_own(ten_rows):
     )
 
 
+def test_a_warm_up_goes_on_over_parts_of_any_size(train):
+    method = net()
+    trainer = Trainer(method, warm_up=8, lr=0.1, batch_size=2, progress=False)
+    trainer.pass_over(train.take(range(10)))
+    trainer.pass_over(train.take(range(2)))
+    assert trainer.state.position.batches == 6
+    factors = [trainer.state.rate_factor(batch, 1) for batch in (0, 5, 6, 8)]
+    assert factors == [1 / 8, 6 / 8, 7 / 8, 1]
+    with trainer.state.rates_now(1):
+        assert trainer.state.optimizers["task_net"].param_groups[0]["lr"] == pytest.approx(0.1 * 7 / 8)
+
+
 def test_unlimited_networks_have_their_own_rate_throughout(train, valid):
     options = {"unlimited": ("energy",), "lr": 0.01, "max_epochs": 2, "batch_size": 40}
     _, history = fit(made("seal", "nce"), train, valid, warm_up=4, **options)

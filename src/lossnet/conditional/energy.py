@@ -92,8 +92,8 @@ class SeenSets(nn.Module):
         empty = SeenSets(self.labels).state_dict()  # of folders that were written before there were any
         for name, value in empty.items():
             given = state_dict.setdefault(prefix + name, value)
-            if name == "sets" and given.shape[1:] == value.shape[1:]:
-                self.sets, self.counts = given.new_empty(given.shape), given.new_empty(len(given))
+            if name == "sets" and given.shape[1:] == value.shape[1:] and len(given) <= _KEPT:
+                self.sets, self.counts = given.new_empty(given.shape), self.counts.new_empty(len(given))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 

@@ -90,6 +90,14 @@ class Encoder:
         return cls._read(folder, train, energy)
 
     @classmethod
+    def of_sentences(cls, name: AnyPath, train: Training = "none", energy: Sharing = "own") -> Encoder:
+        """Return the encoder as `find` does, for words of sentences, which no energy shares."""
+        if train != "none" and energy == "shared":
+            what = "energies of sentences have encoders of their own"
+            raise DataError(f"{what}; leave energy_encoder='shared' (--energy-encoder shared) out")
+        return cls.find(name, train)
+
+    @classmethod
     def _read(cls, folder: Path, train: Training, energy: Sharing) -> Encoder:
         code = next((path for path in sorted(folder.rglob("*.py"))), None)
         if code is not None:

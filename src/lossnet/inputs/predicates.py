@@ -83,7 +83,8 @@ class Predicates(Words):
         if fitting.encoder is not None:
             from lossnet.inputs.encoded_predicates import EncodedPredicates  # a kind of these
 
-            encoder = Encoder.find(fitting.encoder, fitting.train_encoder, fitting.energy_encoder)
+            ways = fitting.train_encoder, fitting.energy_encoder
+            encoder = Encoder.of_sentences(fitting.encoder, *ways)
             lexicon = replace(Lexicon.fit(parts[0], fitting.features), words=Vocabulary())
             return EncodedPredicates(lexicon, finder=finder, encoder=encoder, progress=fitting.progress)
         words = super().fit(parts, fitting)

@@ -105,7 +105,7 @@ class Words(Input[Sentences, Sentences]):
             from lossnet.inputs.word_pieces import WordPieces  # a kind of these
 
             ways = fitting.train_encoder, fitting.energy_encoder
-            return WordPieces.reading(Encoder.find(fitting.encoder, *ways), parts[0].column)
+            return WordPieces.reading(Encoder.of_sentences(fitting.encoder, *ways), parts[0].column)
         words = tuple(dict.fromkeys(word for table in fitting.tables for word in table.words))
         lexicon = Lexicon.fit(parts[0], fitting.features, words, fitting.clusters)
         return cls(lexicon, lexicon.vectors(fitting.tables), column=parts[0].column)

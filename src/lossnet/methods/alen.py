@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lossnet.energies import Energy
 from lossnet.inference import GradientInference
 from lossnet.losses import Margin, TaskLoss
-from lossnet.methods.base import Stage, TaskNetMethod, Update
+from lossnet.methods.base import Stage, TaskNetMethod, Update, inferred
 from lossnet.methods.infnet import InfNet
 from lossnet.methods.spec import MethodSpec, Parts, named
 from lossnet.spaces import Batch, Space
@@ -80,7 +80,8 @@ class ALEN(InfNet):
 
     def predict(self, x: Tree, mask: Tensor | None = None) -> Tensor:
         with torch.no_grad():
-            return self.inference(self.energy.at(x), self.space, self.task_net(x), mask).best
+            start = self.task_net(x)
+        return inferred(self.energy, self.inference, self.space, x, start, mask)
 
 
 class IALEN(ALEN):

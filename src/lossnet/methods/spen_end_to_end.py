@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from lossnet.losses import TaskLoss
 from lossnet.methods.base import Update
 from lossnet.methods.spec import MethodSpec
 from lossnet.methods.spen import SPEN
+from lossnet.nets.recurrent import is_recurrent
 from lossnet.spaces import Batch, Prediction, Space
 from lossnet.trees import Tree, first_leaf
 
@@ -59,7 +61,9 @@ class EndToEndSPEN(SPEN):
     def updates(self, batch: Batch) -> Iterator[Update]:
         energy = self.energy.at(batch.x, batch.facts)
         start = self.start(batch.x, batch.mask).detach()
-        path = self.inference.unrolled(energy, self.space, start, batch.mask).unbind(1)
+        # cuDNN has no second derivatives of recurrent networks.
+        with torch.backends.cudnn.flags(enabled=False) if is_recurrent(self.energy) else nullcontext():
+            path = self.inference.unrolled(energy, self.space, start, batch.mask).unbind(1)
         weights = [1 / (len(path) - step) for step in range(len(path))]
         losses = [
             weight * self.task_loss(Prediction(self.space, logits, batch.mask), batch.y, weight=batch.weight)

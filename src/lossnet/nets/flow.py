@@ -134,14 +134,16 @@ class MaskFlow(nn.Module):
         """Return dequantised masks drawn from ``p(v | x)``, ``(batch, count, height, width)``.
 
         Positive pixels are foreground.  Two by two, they are made of opposite noise, ``z`` and ``−z``, so
-        that their mean has a smaller error.  Noise comes from ``generator``, the device's own by default.
+        that their mean has a smaller error.  Noise comes from ``generator``, the device's own by default, and
+        is the same for all images of a batch, so that none depends on the others.
         """
         conditions = self.conditions(x)
         last, (height, width) = conditions[-1], x.shape[-2:]
-        shape = (len(x), 4 ** len(self.down), *last.shape[2:])
+        shape = (1, 4 ** len(self.down), *last.shape[2:])
         drawn: list[Tensor] = []
         while len(drawn) < count:  # not all together, which would take as many times the memory
             z = torch.randn(shape, dtype=last.dtype, device=last.device, generator=generator)
+            z = z.expand(len(x), -1, -1, -1)
             drawn += [self.inverse(noise, conditions)[:, 0, :height, :width] for noise in (z, -z)]
         return torch.stack(drawn[:count], 1)
 

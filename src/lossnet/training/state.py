@@ -50,6 +50,7 @@ class Position:
     stage: int = 0
     epoch: int = 0
     step: int = 0
+    batches: int = 0
     steps_taken: int = 0
     best: list[float] | None = None
     best_epoch: int = 0
@@ -196,33 +197,41 @@ class TrainingState:
             raise ValueError(f"lr has no rate for {network!r}, only for {', '.join(lr)}")
         return lr[network]
 
-    def rate_factor(self, step: int, steps: int) -> float:
-        """Return what learning rates are multiplied by at a step of the present epoch, which has ``steps``.
+    def rate_factor(self, batch: int, steps: int) -> float:
+        """Return what learning rates are multiplied by at a batch of the stage, of ``steps`` in an epoch.
 
         At batch ``t`` of the stage's ``T``, with a warm-up of ``W`` batches, that is
         ``min(1, (t + 1) / W, (T − t) / (T − W))``; the last term is that of a linear decay.
         """
         options = self.options
-        batch, last = self.position.epoch * steps + step, options.max_epochs * steps
+        last = options.max_epochs * steps
         factor = min(1.0, (batch + 1) / max(options.warm_up, 1))
         if options.lr_decay == "linear":
             factor = min(factor, (last - batch) / max(last - options.warm_up, 1))
         return factor
 
     @contextmanager
-    def rates_at(self, step: int, steps: int) -> Iterator[None]:
-        """Train at a step's learning rates inside."""
-        factor, limited = self.rate_factor(step, steps), filter(self._limited, self.optimizers)
-        groups = [group for name in limited for group in self.optimizers[name].param_groups]
-        # A captured step reads rates from tensors, which stay the same.
-        before = [(group, group["lr"], float(group["lr"])) for group in groups if factor != 1]
+    def rates_now(self, steps: int) -> Iterator[None]:
+        """Train at the next batch's learning rates inside."""
+        factor = self.rate_factor(self.position.batches, steps)
+        groups = [
+            group
+            for name, optimizer in self.optimizers.items()
+            if factor != 1 and self._limited(name)
+            for group in optimizer.param_groups
+        ]
+        # A captured step reads rates from tensors, which stay the same, and on their device.
+        before = [
+            (group, group["lr"], group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"])
+            for group in groups
+        ]
         for group, held, rate in before:
-            group["lr"] = held.fill_(rate * factor) if isinstance(held, Tensor) else rate * factor
+            group["lr"] = held.mul_(factor) if isinstance(held, Tensor) else rate * factor
         try:
             yield
         finally:
             for group, held, rate in before:
-                group["lr"] = held.fill_(rate) if isinstance(held, Tensor) else rate
+                group["lr"] = held.copy_(rate) if isinstance(held, Tensor) else rate
 
     def seed(self, *more: int) -> int:
         """Return a seed of this epoch: a function of seed, stage and epoch, so resuming needs no state."""
@@ -266,7 +275,7 @@ class TrainingState:
 
     def _last_rates(self) -> dict[str, float]:
         """Return the learning rates of the epoch's last step."""
-        factor = self.rate_factor(self.position.step - 1, self.position.step)
+        factor = self.rate_factor(self.position.batches - 1, self.position.step)
         return {name: rate * (factor if self._limited(name) else 1) for name, rate in self._rates().items()}
 
     def close_epoch(self, metrics: dict[str, float]) -> None:

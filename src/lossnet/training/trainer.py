@@ -363,7 +363,7 @@ class _Loop:
             try:
                 with ExitStack() as rates:
                     for state in states:
-                        rates.enter_context(state.rates_at(step, len(batches)))
+                        rates.enter_context(state.rates_now(len(batches)))
                     pending.append(self.engine.step(batch, step))
             except RuleError as error:
                 if self.first.checkpoint is not None:  # the step was not taken: resuming tries it again
@@ -372,6 +372,7 @@ class _Loop:
             taken = sum(quantity == "loss" for _, quantity in pending[-1][0])
             for state in states:
                 state.position.step = step + 1
+                state.position.batches += 1
                 state.position.steps_taken += taken
             last, stop = step + 1 == len(batches), self.first.processes.any(self.stop.requested)
             save = not last and time.monotonic() - self.last_saved >= 60 and self._save_is_due()
