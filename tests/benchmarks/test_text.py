@@ -26,13 +26,35 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("row", [row for row in text.ROWS if row is not text.AUTO], ids=lambda row: row.title)
+ROWS = [row for row in text.ROWS if row not in (text.AUTO, text.WORDS)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_every_row_is_measured_in_three_ways(folder, row):
     (line,) = text.work("few", row.title, len(row.trials) - 1, 1, folder)
     assert text.case(line) == ("few", row.title, len(row.trials) - 1, 1)
     assert {name for name, _ in text.COLUMNS} <= set(line["metrics"]["test"])
     assert 0 < line["metrics"]["valid"][text.CHOICE] <= 1
     assert line["settings"] == row.trials[-1]
+
+
+def test_words_are_read_beside_features(folder, monkeypatch):
+    with np.load(folder / "features" / "few.npz") as file:
+        x, y, part = (file[name] for name in ("x", "y", "part"))
+    texts = [f"a text of {row % 7}" for row in range(len(y))]
+    order = [*range(50, 90), *range(50)]  # of the parts; within a part it is the features' own
+
+    def read(name, data_dir):
+        return [texts[row] for row in order], y[order], (*"abcd",), part[order]
+
+    monkeypatch.setattr(text, "read_texts", read)
+    matrix = text.with_words("few", folder).train.source.matrix.toarray()
+    np.testing.assert_allclose(matrix[:, -6:], x[:50].astype(np.float32) * 6**0.5, rtol=1e-3)
+    terms = text.TfIdf.fit(texts[:50])
+    np.testing.assert_allclose(matrix[:, :-6], terms.features(texts[:50]).toarray(), rtol=1e-6)
+    y[:] = y[::-1].copy()
+    with pytest.raises(ValueError, match="is of other texts; remove it"):
+        text.with_words("few", folder)
 
 
 @pytest.mark.filterwarnings("ignore")  # the package's own
@@ -101,7 +123,7 @@ def test_validation_data_choose_and_seeds_are_paired():
 
 def test_what_is_there_is_not_run_again(folder):
     first = text.trials([])
-    assert {title for _, title, _, _ in first} == {row.title for row in text.ROWS}
+    assert {title for _, title, _, _ in first} == {row.title for row in text.ROWS if not row.words}
     assert first[0][1] == "auto"
     done = [
         {"dataset": data, "title": title, "trial": trial, "seed": seed} for data, title, trial, seed in first

@@ -101,7 +101,7 @@ def test_texts_and_images():
     texts = ["a good film", "a bad film", "good music", "dull music"] * 5
     labels = [[1, 1], [0, 1], [1, 0], None] * 5
     fitted = classifier("mean-teacher", epochs=1).fit(texts, labels)
-    assert "dull" in fitted.model_.task.input.vectors.terms
+    assert "dull" in fitted.model_.task.input.terms.terms
     images = np.random.default_rng(0).random((12, 8, 8))
     known = [[1, 0] if image.mean() > 0.5 else [0, 1] for image in images[:6]] + [None] * 6
     assert classifier("mean-teacher", epochs=1).fit(images, known).predict(images).shape == (12, 2)
